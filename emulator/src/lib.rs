@@ -1,0 +1,1 @@
+//! Executes compiled PTX and gfx950 kernels on the CPU.

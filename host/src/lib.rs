@@ -1,0 +1,1 @@
+//! Split-KV attention for model inference.

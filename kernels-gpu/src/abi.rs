@@ -1,0 +1,464 @@
+//! The one table that kernels and host share: targets, kernel names, argument lists, tile sizes.
+//!
+//! Everything here is `const`, needs no device and compiles on stable. Device code instantiates its
+//! kernels from [`for_each_kernel`] and takes its parameters from the argument lists below; the host
+//! plans from [`kernels`] and packs the same lists. [`HASH`] covers all of it: a host refuses
+//! artefacts that were built with another one.
+
+/// Element type of Q, K and V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operand {
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+}
+
+/// Element type of the output, as the run-time argument `o_dtype` encodes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Output {
+    /// IEEE binary32.
+    F32 = 0,
+    /// bfloat16.
+    Bf16 = 1,
+    /// IEEE binary16.
+    F16 = 2,
+}
+
+/// Who made the GPU: decides warp width, matrix instructions and copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vendor {
+    /// NVIDIA, compiled for nvptx64.
+    Nvidia,
+    /// AMD, compiled for amdgcn.
+    Amd,
+}
+
+/// An architecture that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// NVIDIA compute capability 9.0 (Hopper).
+    Sm90,
+    /// NVIDIA compute capability 10.0 (Blackwell), portable instructions only.
+    Sm100,
+    /// AMD CDNA4.
+    Gfx950,
+}
+
+impl Target {
+    /// All targets, in the order in which they are built and listed.
+    pub const ALL: [Self; 3] = [Self::Sm90, Self::Sm100, Self::Gfx950];
+
+    /// The name used on command lines, in file names and in the manifest.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm90 => "sm_90",
+            Self::Sm100 => "sm_100",
+            Self::Gfx950 => "gfx950",
+        }
+    }
+
+    /// The GPU's maker.
+    pub const fn vendor(self) -> Vendor {
+        match self {
+            Self::Sm90 | Self::Sm100 => Vendor::Nvidia,
+            Self::Gfx950 => Vendor::Amd,
+        }
+    }
+}
+
+impl Vendor {
+    /// Threads of a warp (NVIDIA) or wavefront (AMD).
+    pub const fn warp_size(self) -> u32 {
+        match self {
+            Self::Nvidia => 32,
+            Self::Amd => 64,
+        }
+    }
+}
+
+/// How the warps of a block share the work of a query tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockShape {
+    /// Each warp takes every `warps`-th chunk of the KV through a ring of its own, and all warps hold the
+    /// same query rows; the block merges them at the end. For few rows: decode.
+    SplitKv,
+}
+
+/// Sizes of an attention kernel on one vendor's GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// Packed query rows of one tile.
+    pub tile_m: u32,
+    /// KV tokens that the block takes in one step: `warps * chunk`. Split boundaries are multiples of it.
+    pub tile_n: u32,
+    /// Warps of a block.
+    pub warps: u32,
+    /// KV tokens that one warp takes in one step.
+    pub chunk: u32,
+    /// Chunks in a warp's ring, of which `stages - 1` are on their way while one is computed.
+    pub stages: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Blocks that must fit on a multiprocessor (compute unit): the register budget's divisor.
+    pub min_blocks: u32,
+}
+
+impl Geometry {
+    /// The sizes of the kernel with these head dims and this block shape.
+    pub const fn of(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape) -> Self {
+        let BlockShape::SplitKv = shape;
+        let (tile_m, warps, chunk, stages) = (16, 4, 32, 2);
+        let ring = warps * Self::ring_bytes(vendor, head_dim_qk, head_dim_v, chunk, stages);
+        let merge = warps * tile_m * (Self::merge_pitch(head_dim_v) + 2) * 4;
+        Self {
+            tile_m,
+            tile_n: warps * chunk,
+            warps,
+            chunk,
+            stages,
+            threads: warps * vendor.warp_size(),
+            shared_bytes: ring + merge,
+            min_blocks: 1,
+        }
+    }
+
+    /// Bytes of shared memory in one warp's ring. On AMD, K goes straight to registers and only V is staged.
+    pub const fn ring_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, chunk: u32, stages: u32) -> u32 {
+        let row = match vendor {
+            Vendor::Nvidia => (head_dim_qk + head_dim_v) * 2,
+            Vendor::Amd => head_dim_v * 2,
+        };
+        stages * chunk * row
+    }
+
+    /// Distance in floats between rows of the buffer in which a block's warps merge their outputs.
+    /// The 8 extra floats keep the lanes of a store in different banks.
+    pub const fn merge_pitch(head_dim_v: u32) -> u32 {
+        head_dim_v + 8
+    }
+}
+
+/// What a kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Attention over a part of the KV sequence. Takes [`AttentionArguments`].
+    Attention {
+        /// Element type of Q, K and V.
+        operand: Operand,
+        /// Head dim of Q and K.
+        head_dim_qk: u32,
+        /// Head dim of V and O.
+        head_dim_v: u32,
+        /// How warps share the work.
+        shape: BlockShape,
+        /// Query tiles that a block owns.
+        q_tiles: u32,
+    },
+    /// Merges the splits' partial results, any head dim and output type. Takes [`CombineArguments`].
+    Combine,
+}
+
+/// One kernel of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// Entry point's name in the artefact.
+    pub name: &'static str,
+    /// What it does.
+    pub role: Role,
+}
+
+/// Threads of a block of the combine kernel, on either vendor.
+pub const COMBINE_THREADS: u32 = 128;
+/// Output elements that one thread of the combine kernel holds.
+pub const COMBINE_WIDTH: u32 = 4;
+/// Most splits that a plan may have.
+pub const MAX_SPLITS: u32 = 256;
+
+/// Bit of the status word: a sequence's length was negative or beyond the plan's maximum; it was clamped.
+pub const STATUS_BAD_LENGTH: u32 = 1;
+
+impl Kernel {
+    /// Threads of a block on `vendor`'s GPUs.
+    pub const fn threads(&self, vendor: Vendor) -> u32 {
+        match self.geometry(vendor) {
+            Some(geometry) => geometry.threads,
+            None => COMBINE_THREADS,
+        }
+    }
+
+    /// Dynamic shared memory of a block in bytes. The combine kernel holds one weight a split.
+    pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
+        match self.geometry(vendor) {
+            Some(geometry) => geometry.shared_bytes,
+            None => MAX_SPLITS * 4,
+        }
+    }
+
+    /// Blocks that must fit on a multiprocessor at once.
+    pub const fn min_blocks(&self, vendor: Vendor) -> u32 {
+        match self.geometry(vendor) {
+            Some(geometry) => geometry.min_blocks,
+            None => 8,
+        }
+    }
+
+    /// Tile sizes of an attention kernel; `None` for the others.
+    pub const fn geometry(&self, vendor: Vendor) -> Option<Geometry> {
+        match self.role {
+            Role::Attention { head_dim_qk, head_dim_v, shape, .. } => {
+                Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape))
+            }
+            Role::Combine => None,
+        }
+    }
+}
+
+/// Calls the macro `$apply` with every kernel of the product, one line each.
+macro_rules! for_each_kernel {
+    ($apply:ident) => {
+        $apply! {
+            attention attention_bf16_d128_splitkv_q1: Bf16, 128, 128, SplitKv, 1;
+            attention attention_f16_d128_splitkv_q1: F16, 128, 128, SplitKv, 1;
+            combine combine;
+        }
+    };
+}
+#[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
+pub(crate) use for_each_kernel;
+
+macro_rules! kernel_table {
+    ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     combine $combine:ident;) => {
+        /// Every kernel, built for every target.
+        pub const KERNELS: &[Kernel] = &[
+            $(Kernel {
+                name: stringify!($name),
+                role: Role::Attention {
+                    operand: Operand::$operand,
+                    head_dim_qk: $qk,
+                    head_dim_v: $v,
+                    shape: BlockShape::$shape,
+                    q_tiles: $q_tiles,
+                },
+            },)*
+            Kernel { name: stringify!($combine), role: Role::Combine },
+        ];
+        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine);
+    };
+}
+for_each_kernel!(kernel_table);
+
+/// An address in device memory: a pointer on the device, its value on the host.
+#[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
+pub type Pointer = *mut u8;
+/// An address in device memory: a pointer on the device, its value on the host.
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+pub type Pointer = u64;
+
+/// A value that can be a kernel argument.
+pub trait Scalar: Copy {
+    /// The value's bits, zero-extended. A driver passes the address of this cell (both vendors and all
+    /// hosts are little-endian, so its first bytes are the value).
+    fn cell(self) -> u64;
+}
+impl Scalar for u64 {
+    fn cell(self) -> u64 {
+        self
+    }
+}
+impl Scalar for u32 {
+    fn cell(self) -> u64 {
+        u64::from(self)
+    }
+}
+impl Scalar for f32 {
+    fn cell(self) -> u64 {
+        u64::from(self.to_bits())
+    }
+}
+
+/// Calls `$apply` with the attention kernels' argument list.
+macro_rules! attention_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// Q: `[batch, sq, heads, head_dim_qk]`.
+            q: Pointer,
+            /// K: `[batch, sk, kv_heads, head_dim_qk]`.
+            k: Pointer,
+            /// V: `[batch, sk, kv_heads, head_dim_v]`.
+            v: Pointer,
+            /// O: `[batch, sq, heads, head_dim_v]`; written when `num_splits` is 1.
+            o: Pointer,
+            /// LSE: fp32 `[batch, heads, sq]`, natural log, or null; written when `num_splits` is 1.
+            lse: Pointer,
+            /// Partial O: fp32 `[num_splits, batch * kv_heads * rows, head_dim_v]`, normalised, where `rows`
+            /// is `sq * group` and row `r` is query `r / group` of head `kv_head * group + r % group`.
+            partial_o: Pointer,
+            /// Partial LSE: fp32 `[num_splits, batch * kv_heads * rows]`, natural log.
+            partial_lse: Pointer,
+            /// KV length of each sequence, int32 `[batch]`, or null: `sk` for all.
+            kv_lens: Pointer,
+            /// Status word, u32: bits `STATUS_*` are set in it.
+            status: Pointer,
+            /// Strides in elements.
+            q_stride_batch: u64,
+            q_stride_seq: u64,
+            q_stride_head: u64,
+            k_stride_batch: u64,
+            k_stride_seq: u64,
+            k_stride_head: u64,
+            v_stride_batch: u64,
+            v_stride_seq: u64,
+            v_stride_head: u64,
+            o_stride_batch: u64,
+            o_stride_seq: u64,
+            o_stride_head: u64,
+            /// Sequences.
+            batch: u32,
+            /// Queries of each sequence.
+            sq: u32,
+            /// KV tokens of each sequence at most; below 2^31.
+            sk: u32,
+            /// KV heads.
+            kv_heads: u32,
+            /// Query heads that share a KV head.
+            group: u32,
+            /// Query tiles of a KV head: `ceil(sq * group / (q_tiles * tile_m))`.
+            m_blocks: u32,
+            /// Parts of each sequence's KV.
+            num_splits: u32,
+            /// KV tokens of a split, a multiple of `tile_n`; 0: each sequence's tiles are shared out evenly.
+            split_tokens: u32,
+            /// 1: query `i` sees keys `j <= i + len - sq`; 0: all keys.
+            causal: u32,
+            /// Element type of `o`: an `Output` as u32.
+            o_dtype: u32,
+            /// Softmax scale times log2(e).
+            scale_log2: f32,
+        } }
+    };
+}
+
+/// Calls `$apply` with the combine kernel's argument list.
+macro_rules! combine_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// Partial O, as the attention kernels write it.
+            partial_o: Pointer,
+            /// Partial LSE, as the attention kernels write it.
+            partial_lse: Pointer,
+            /// O: `[batch, sq, heads, head_dim_v]`.
+            o: Pointer,
+            /// LSE: fp32 `[batch, heads, sq]`, natural log, or null.
+            lse: Pointer,
+            /// Strides in elements.
+            o_stride_batch: u64,
+            o_stride_seq: u64,
+            o_stride_head: u64,
+            /// Rows: `batch * kv_heads * sq * group`; one block each.
+            rows: u32,
+            /// Queries of each sequence.
+            sq: u32,
+            /// KV heads.
+            kv_heads: u32,
+            /// Query heads that share a KV head.
+            group: u32,
+            /// Head dim of V and O, a multiple of `COMBINE_WIDTH`.
+            head_dim_v: u32,
+            /// Parts of each sequence's KV.
+            num_splits: u32,
+            /// Element type of `o`: an `Output` as u32.
+            o_dtype: u32,
+        } }
+    };
+}
+#[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
+pub(crate) use {attention_arguments, combine_arguments};
+
+macro_rules! define_arguments {
+    ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "the three strides of a tensor share one line")]
+        pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
+
+        #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+        impl $name {
+            /// Names of the arguments, in order.
+            pub const NAMES: &[&str] = &[$(stringify!($field)),*];
+
+            /// Sizes of the arguments in bytes, in order; each is aligned to its size.
+            pub const SIZES: &[usize] = &[$(size_of::<$ty>()),*];
+
+            /// The arguments in order, one cell each, for a driver.
+            pub fn cells(&self) -> Vec<u64> {
+                vec![$(Scalar::cell(self.$field)),*]
+            }
+        }
+        const $text: &str = stringify!($($field: $ty,)*);
+    };
+}
+#[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
+use std::{vec, vec::Vec};
+attention_arguments!(define_arguments! #[doc = "Arguments of an attention kernel."] AttentionArguments ATTENTION_TEXT);
+combine_arguments!(define_arguments! #[doc = "Arguments of the combine kernel."] CombineArguments COMBINE_TEXT);
+
+/// Hash of everything above that both sides must agree on: argument lists, kernels, tile sizes.
+pub const HASH: u64 = {
+    let mut hash = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(KERNEL_TEXT);
+    let mut i = 0;
+    while i < KERNELS.len() {
+        hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);
+        i += 1;
+    }
+    hash.0
+};
+
+/// FNV-1a, 64 bits: `const`, and enough to tell two tables apart.
+struct Fnv(u64);
+
+impl Fnv {
+    const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    const fn byte(self, byte: u8) -> Self {
+        Self((self.0 ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3))
+    }
+
+    const fn text(mut self, text: &str) -> Self {
+        let bytes = text.as_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            self = self.byte(bytes[i]);
+            i += 1;
+        }
+        self
+    }
+
+    const fn number(mut self, number: u32) -> Self {
+        let bytes = number.to_le_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            self = self.byte(bytes[i]);
+            i += 1;
+        }
+        self
+    }
+
+    const fn kernel(self, kernel: &Kernel, vendor: Vendor) -> Self {
+        let hash =
+            self.number(kernel.threads(vendor)).number(kernel.shared_bytes(vendor)).number(kernel.min_blocks(vendor));
+        match kernel.geometry(vendor) {
+            Some(g) => hash.number(g.tile_m).number(g.tile_n).number(g.chunk).number(g.stages),
+            None => hash,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The reference and the strategies that the suites share.
