@@ -193,11 +193,12 @@ impl Kernel {
         }
     }
 
-    /// Dynamic shared memory of a block in bytes. The combine kernel holds one weight a split.
+    /// Dynamic shared memory of a block in bytes. The combine kernel holds a weight for each split, and each
+    /// thread's output.
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
         match self.geometry(vendor) {
             Some(geometry) => geometry.shared_bytes,
-            None => MAX_SPLITS * 4,
+            None => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
 
