@@ -61,9 +61,11 @@ impl Unit {
         // SAFETY: group is not 0.
         let visible = key_limit(a, len, unsafe { divide(last_row, a.group) }.0);
         let (begin, end) = if a.split_tokens == 0 {
-            let tiles = u64::from(visible.div_ceil(tile_n));
+            // Split s starts at tile s * tiles / num_splits, written so that no product leaves 32 bits.
             // SAFETY: num_splits is not 0.
-            let share = |s: u32| unsafe { divide_wide(u64::from(s) * tiles, a.num_splits) } * tile_n;
+            let (quotient, rest) = unsafe { divide(visible.div_ceil(tile_n), a.num_splits) };
+            // SAFETY: as above.
+            let share = |s: u32| (s * quotient + unsafe { divide(s * rest, a.num_splits) }.0) * tile_n;
             (share(split), share(split + 1))
         } else {
             let begin = u64::from(split) * u64::from(a.split_tokens);
@@ -77,17 +79,6 @@ impl Unit {
     pub(super) fn rows(a: &AttentionArguments) -> u32 {
         a.sq * a.group
     }
-}
-
-/// `value / divisor` for a quotient that fits 32 bits.
-///
-/// # Safety
-/// `divisor` is not 0.
-#[inline(always)]
-unsafe fn divide_wide(value: u64, divisor: u32) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { core::hint::assert_unchecked(divisor != 0) };
-    (value / u64::from(divisor)) as u32
 }
 
 /// The sequence's KV length; one beyond the plan's maximum is clamped and flagged.
