@@ -1,11 +1,12 @@
 //! The entry points: one for each line of the ABI table.
 
 use crate::abi::{
-    AttentionArguments, BlockShape, CombineArguments, Geometry, Pointer, attention_arguments, combine_arguments,
-    for_each_kernel,
+    AttentionArguments, BlockShape, CombineArguments, Geometry, Pointer, ReadArguments, attention_arguments,
+    combine_arguments, for_each_kernel, read_arguments,
 };
 use crate::attention;
 use crate::gpu::{VENDOR, tile};
+use crate::read;
 
 /// Defines an entry point that takes an argument list and passes it to `$body` as one value.
 macro_rules! kernel {
@@ -25,7 +26,8 @@ macro_rules! kernel {
 
 macro_rules! define_kernels {
     ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
-     combine $combine:ident;) => {
+     combine $combine:ident;
+     $(read $read:ident: $unroll:literal;)*) => {
         $(attention_arguments!(kernel! $name ({
             const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape);
             const { assert!($q_tiles == 1 && G.tile_m == tile::M) };
@@ -39,6 +41,7 @@ macro_rules! define_kernels {
             >
         }) AttentionArguments);)*
         combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
+        $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
     };
 }
 for_each_kernel!(define_kernels);

@@ -24,6 +24,8 @@ mod attention;
 mod gpu;
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
 pub mod kernels;
+#[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
+mod read;
 
 /// Device code has no panic left to reach; the language wants a handler all the same.
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
