@@ -93,21 +93,21 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let step = warp::SIZE / pieces;
         let (row, piece) = (self.lane / pieces, self.lane % pieces);
         let target = start + row * pitch + (piece ^ row % 8) * PIECE;
-        // SAFETY: row and piece lie in the chunk's first rows, whose stride the caller vouches for.
-        let mut source = unsafe { rows.add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize) };
-        let whole = tokens >= Self::CHUNK;
-        for i in 0..Self::CHUNK / step {
-            let target = (target ^ (i * step % 8 * PIECE)) + i * step * pitch;
-            // SAFETY: a row below `tokens` exists; for one beyond, no byte is read and the address is one that exists.
-            unsafe {
-                if whole {
-                    copy::copy_16(target, source, self.policy);
-                } else {
-                    let exists = row + i * step < tokens;
-                    let source = if exists { source } else { rows };
-                    copy::copy_16_zero_fill(target, source, if exists { PIECE } else { 0 }, self.policy);
-                }
-                source = source.wrapping_add((u64::from(step) * stride) as usize);
+        let mut source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
+        let advance = (u64::from(step) * stride) as usize;
+        let place = |i: u32| (target ^ (i * step % 8 * PIECE)) + i * step * pitch;
+        if tokens >= Self::CHUNK {
+            for i in 0..Self::CHUNK / step {
+                // SAFETY: all rows of the chunk exist.
+                unsafe { copy::copy_16(place(i), source, self.policy) };
+                source = source.wrapping_add(advance);
+            }
+        } else {
+            for i in 0..Self::CHUNK / step {
+                let (source_or_first, bytes) = if row + i * step < tokens { (source, PIECE) } else { (rows, 0) };
+                // SAFETY: a row below `tokens` exists; of one beyond, no byte is read.
+                unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes, self.policy) };
+                source = source.wrapping_add(advance);
             }
         }
     }
