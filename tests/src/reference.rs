@@ -4,7 +4,7 @@
 //! ```text
 //! score_j = scale * (q . k_j)                       j < visible(sequence, query)
 //! LSE     = ln(sum_j exp(score_j))                  natural logarithm
-//! O       = sum_j exp(score_j - LSE) * v_j
+//! O       = sum_j exp(score_j) * v_j / sum_j exp(score_j)
 //! visible = length                                  not causal
 //! visible = max(0, query + 1 + length - sq)         causal: aligned at the bottom right, so that the last
 //!                                                   query sees every key of its sequence
@@ -83,14 +83,14 @@ impl Attention<'_> {
         if scores.is_empty() {
             return (o, max);
         }
-        let lse = max + scores.iter().map(|score| (score - max).exp()).sum::<f64>().ln();
-        for (j, score) in scores.iter().enumerate() {
-            let weight = (score - lse).exp();
+        let exponentials: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let sum: f64 = exponentials.iter().sum();
+        for (j, exponential) in exponentials.iter().enumerate() {
             for (o, v) in o.iter_mut().zip(self.v.vector(batch, j, self.kv_head(head))) {
-                *o += weight * v;
+                *o += exponential / sum * v;
             }
         }
-        (o, lse)
+        (o, max + sum.ln())
     }
 }
 
