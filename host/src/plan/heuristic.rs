@@ -10,6 +10,9 @@ use crate::{KvLens, Problem};
 /// sweep of splits on an H200 (one sequence of 131072 tokens, 8 KV heads): 64 blocks reach 47 KB/us each, where
 /// 132 share 4500 KB/us.
 const ALONE: f64 = 1.35;
+/// How gradually one limit passes into the other (the exponent of a p-norm): a device that is 3 % short of full is as
+/// fast as a full one, one that is a fifth short is not.
+const GRADUAL: f64 = 8.0;
 /// What a unit costs beside its bytes: filling the ring, merging the warps, storing. About 1.2 us on an H200.
 const UNIT: f64 = 40e3;
 /// What the combine costs beside its bytes: about 2.8 us on an H200.
@@ -102,7 +105,8 @@ impl Work {
         let longest = self.longest.div_ceil(splits) as f64 * self.tile_bytes;
         let streaming = if self.uniform {
             let waves = units.div_ceil(self.slots) as f64;
-            waves * longest * (self.grid(units) as f64 / slots).max(1.0 / ALONE)
+            let shared = self.grid(units) as f64 / slots;
+            waves * longest * (shared.powf(GRADUAL) + ALONE.powf(-GRADUAL)).powf(1.0 / GRADUAL)
         } else {
             let shared = self.tiles * self.tile_bytes / slots;
             // Units finish at different times: half of the longest one is left over at the end.
