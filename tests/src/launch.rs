@@ -34,13 +34,12 @@ pub fn problem(case: &Case) -> Problem {
         Lengths::Device(_) => KvLens::Device,
     };
     let dtype = case.format.into();
-    let problem =
-        Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
-            .head_dim_v(case.head_dim_v)
-            .o_dtype(case.output.into())
-            .causal(case.causal)
-            .kv_lens(kv_lens)
-            .lse(case.lse);
+    let problem = Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
+        .head_dim_v(case.head_dim_v)
+        .o_dtype(case.output.into())
+        .causal(case.causal)
+        .kv_lens(kv_lens)
+        .lse(case.lse);
     match case.scale {
         Some(scale) => problem.scale(scale),
         None => problem,
@@ -77,20 +76,21 @@ impl Bits {
 
 /// A case on a device, ready to be launched any number of times.
 pub struct Launch {
+    // First, so that they are dropped before the memory that they use.
+    executor: Executor,
+    stream: Stream,
     case: Case,
-    inputs: Vec<Guarded>,
+    plan: Plan,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     kv_lens: Option<Tensor>,
-    o: Guarded,
     o_tensor: Tensor,
-    lse: Guarded,
     lse_tensor: Option<Tensor>,
+    inputs: Vec<Guarded>,
+    o: Guarded,
+    lse: Guarded,
     workspace: Guarded,
-    stream: Stream,
-    executor: Executor,
-    plan: Plan,
 }
 
 impl Launch {
@@ -100,12 +100,9 @@ impl Launch {
     /// The library's.
     pub fn new(site: &Site, case: &Case, tensors: &Tensors) -> Result<Self, Failure> {
         let device = &site.device;
-        let plan = plan(&problem(case), &options(case), device.props(), &site.kernels.catalogue())?;
-        let inputs: Vec<Guarded> = tensors
-            .buffers
-            .iter()
-            .map(|bytes| Guarded::new(site, bytes))
-            .collect::<Result<_, _>>()?;
+        let plan = plan(&problem(case), &options(case), device.props(), site.kernels.catalogue())?;
+        let inputs: Vec<Guarded> =
+            tensors.buffers.iter().map(|bytes| Guarded::new(site, bytes)).collect::<Result<_, _>>()?;
         let input = |place: &Place| inputs[place.buffer].tensor(case.format, place);
         let kv_lens = match &case.lengths {
             Lengths::Device(lengths) => {
@@ -125,11 +122,10 @@ impl Launch {
             .then(|| Tensor::new(lse.buffer.clone(), GUARD, DType::F32, &lse_shape, &lse_strides))
             .transpose()?;
         let workspace = Guarded::new(site, &vec![POISON; plan.workspace_bytes()])?;
-        // SAFETY: the range lies in `workspace.buffer`, which lives in the same value as the executor, and every
-        // launch is synchronized before that value is dropped.
-        let inner = unsafe {
-            Buffer::from_raw(device, workspace.buffer.address() + GUARD as u64, plan.workspace_bytes())
-        };
+        // SAFETY: the range lies in `workspace.buffer`, which is dropped after the executor and the stream, and the
+        // stream waits for its work when it is dropped.
+        let inner =
+            unsafe { Buffer::from_raw(device, workspace.buffer.address() + GUARD as u64, plan.workspace_bytes()) };
         let executor = Executor::with_workspace(device, &site.kernels, &plan, inner)?;
         Ok(Self {
             q: input(&tensors.places.q)?,
@@ -221,7 +217,11 @@ impl Launch {
     ///
     /// # Errors
     /// The library's, a status, or what was written that should not have been.
-    pub fn read(&self) -> Result<Bits, Failure> {
+    pub fn read(&mut self) -> Result<Bits, Failure> {
+        let status = self.executor.status()?;
+        if !status.is_ok() {
+            return Err(format!("status: {status}").into());
+        }
         for (index, guarded) in self.inputs.iter().enumerate() {
             if guarded.read(&format!("input {index}"))? != guarded.contents {
                 return Err(format!("input buffer {index} was written to").into());
@@ -279,7 +279,9 @@ impl Guarded {
         bytes.drain(GUARD..GUARD + self.contents.len());
         match bytes.iter().position(|byte| *byte != POISON) {
             None => Ok(contents),
-            Some(at) if at < GUARD => Err(format!("{name}: {} bytes before the buffer were written to", GUARD - at).into()),
+            Some(at) if at < GUARD => {
+                Err(format!("{name}: {} bytes before the buffer were written to", GUARD - at).into())
+            }
             Some(at) => Err(format!("{name}: byte {} behind the buffer was written to", at - GUARD).into()),
         }
     }

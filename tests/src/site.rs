@@ -28,7 +28,7 @@ impl Site {
         let device = Device::open(name)?;
         let kernels = Kernels::find(device.props().target)?;
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace");
-        kernels.check_sources(workspace)?;
+        kernels.check_fresh(workspace)?;
         Ok(Self { device, kernels })
     }
 
