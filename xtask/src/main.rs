@@ -1,6 +1,7 @@
 //! The project's tasks: `cargo xtask --help`.
 
 mod build_kernels;
+mod check_kernels;
 mod code_object;
 mod progress;
 mod workspace;
@@ -32,6 +33,13 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Compile what is stale in target/kernels, then list what each kernel needs: registers, spills, stack,
+    /// shared memory. Fails if one spills or has a stack.
+    CheckKernels {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn parse_target(name: &str) -> Result<Target, String> {
@@ -41,7 +49,7 @@ fn parse_target(name: &str) -> Result<Target, String> {
         .ok_or_else(|| format!("`{name}` is not a target; there are {}", Target::ALL.map(Target::name).join(", ")))
 }
 
-fn run(task: Task) -> anyhow::Result<ExitCode> {
+fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::BuildKernels { targets, out } => {
             let mut builder = KernelBuilder::new();
@@ -52,9 +60,10 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
                 builder = builder.out_dir(out);
             }
             builder.build()?;
-            Ok(ExitCode::SUCCESS)
         }
+        Task::CheckKernels { json } => check_kernels::check(&KernelBuilder::new().build()?, json)?,
     }
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -62,8 +71,11 @@ fn main() -> ExitCode {
     if let Some(result) = linker::run_if_asked() {
         return result;
     }
-    run(Cli::parse().task).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    match run(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
