@@ -13,7 +13,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes before and behind each buffer that must stay as they are.
 const GUARD: usize = 256;
-/// What guards, gaps, outputs and workspace are filled with: NaN in every format.
+/// What guards, gaps, outputs and workspace are filled with at first: NaN in every format.
 const POISON: u8 = 0xff;
 
 impl From<Format> for DType {
@@ -56,6 +56,14 @@ pub fn options(case: &Case) -> Options {
     Options { splits, q_tiles: None }
 }
 
+/// The plan of a case.
+///
+/// # Errors
+/// The library's.
+pub fn plan_case(site: &Site, case: &Case) -> splitkv::Result<Plan> {
+    plan(&problem(case), &options(case), site.device.props(), site.kernels.catalogue())
+}
+
 /// The bits of an output, in the order of the tensors' shapes whatever their strides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
@@ -71,6 +79,15 @@ impl Bits {
         let o = case.output.decode(&self.o);
         let o = o.chunks_exact(case.head_dim_v).map(<[f64]>::to_vec).collect();
         Output { o, lse: case.lse.then(|| Format::F32.decode(&self.lse)) }
+    }
+
+    /// The bits of one sequence of `case`.
+    pub fn sequence(&self, case: &Case, index: usize) -> Self {
+        let part = |bytes: &[u8]| {
+            let size = bytes.len() / case.batch;
+            bytes[index * size..(index + 1) * size].to_vec()
+        };
+        Self { o: part(&self.o), lse: part(&self.lse) }
     }
 }
 
@@ -100,7 +117,7 @@ impl Launch {
     /// The library's.
     pub fn new(site: &Site, case: &Case, tensors: &Tensors) -> Result<Self, Failure> {
         let device = &site.device;
-        let plan = plan(&problem(case), &options(case), device.props(), site.kernels.catalogue())?;
+        let plan = plan_case(site, case)?;
         let inputs: Vec<Guarded> =
             tensors.buffers.iter().map(|bytes| Guarded::new(site, bytes)).collect::<Result<_, _>>()?;
         let input = |place: &Place| inputs[place.buffer].tensor(case.format, place);
@@ -150,13 +167,14 @@ impl Launch {
         &self.plan
     }
 
-    /// Poisons the outputs and the workspace again.
+    /// Fills outputs, workspace and their guards with `byte`. They hold 0xff at first: NaN in every format.
     ///
     /// # Errors
     /// The library's.
-    pub fn poison(&self) -> Result<(), Failure> {
-        for guarded in [&self.o, &self.lse, &self.workspace] {
-            guarded.buffer.fill(POISON)?;
+    pub fn fill(&mut self, byte: u8) -> Result<(), Failure> {
+        for guarded in [&mut self.o, &mut self.lse, &mut self.workspace] {
+            guarded.buffer.fill(byte)?;
+            guarded.filling = byte;
         }
         Ok(())
     }
@@ -230,23 +248,24 @@ impl Launch {
         self.workspace.read("workspace")?;
         let lse = self.lse.read("LSE")?;
         let mut written = self.o.read("O")?;
-        let o = take_rows(&mut written, &self.case.output_place(), self.case.output);
-        if let Some(at) = written.iter().position(|byte| *byte != POISON) {
+        let filling = self.o.filling;
+        let o = take_rows(&mut written, &self.case.output_place(), self.case.output, filling);
+        if let Some(at) = written.iter().position(|byte| *byte != filling) {
             return Err(format!("byte {at} of O's buffer was written to, which lies in a gap").into());
         }
         Ok(Bits { o, lse })
     }
 }
 
-/// Takes the rows out of a buffer, which is left with poison in their place.
-fn take_rows(buffer: &mut [u8], place: &Place, format: Format) -> Vec<u8> {
+/// Takes the rows out of a buffer, which is left with `filling` in their place.
+fn take_rows(buffer: &mut [u8], place: &Place, format: Format, filling: u8) -> Vec<u8> {
     let [batch, seq, heads, dim] = place.shape;
     let mut rows = Vec::with_capacity(batch * seq * heads * dim * format.size());
     for row in 0..batch * seq * heads {
         let start = place.start(row / heads / seq, row / heads % seq, row % heads) * format.size();
         let row = &mut buffer[start..start + dim * format.size()];
         rows.extend_from_slice(row);
-        row.fill(POISON);
+        row.fill(filling);
     }
     rows
 }
@@ -255,6 +274,8 @@ fn take_rows(buffer: &mut [u8], place: &Place, format: Format) -> Vec<u8> {
 struct Guarded {
     buffer: Buffer,
     contents: Vec<u8>,
+    /// What the guards hold.
+    filling: u8,
 }
 
 impl Guarded {
@@ -262,7 +283,7 @@ impl Guarded {
         let buffer = Buffer::new(&site.device, contents.len() + 2 * GUARD)?;
         let guard = [POISON; GUARD];
         buffer.write(0, &[&guard, contents, &guard].concat())?;
-        Ok(Self { buffer, contents: contents.to_vec() })
+        Ok(Self { buffer, contents: contents.to_vec(), filling: POISON })
     }
 
     fn tensor(&self, format: Format, place: &Place) -> splitkv::Result<Tensor> {
@@ -277,7 +298,7 @@ impl Guarded {
         self.buffer.read(0, &mut bytes)?;
         let contents = bytes[GUARD..GUARD + self.contents.len()].to_vec();
         bytes.drain(GUARD..GUARD + self.contents.len());
-        match bytes.iter().position(|byte| *byte != POISON) {
+        match bytes.iter().position(|byte| *byte != self.filling) {
             None => Ok(contents),
             Some(at) if at < GUARD => {
                 Err(format!("{name}: {} bytes before the buffer were written to", GUARD - at).into())

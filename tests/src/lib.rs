@@ -3,6 +3,7 @@
 pub mod case;
 pub mod compare;
 pub mod data;
+pub mod histogram;
 pub mod launch;
 pub mod numeric;
 pub mod property;

@@ -27,8 +27,12 @@ impl Site {
     fn open(name: &str) -> Result<Self, splitkv::Error> {
         let device = Device::open(name)?;
         let kernels = Kernels::find(device.props().target)?;
+        // Programs that were carried to another machine were built together with their kernels; the sources are
+        // not there to compare with.
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace");
-        kernels.check_fresh(workspace)?;
+        if workspace.is_dir() {
+            kernels.check_fresh(workspace)?;
+        }
         Ok(Self { device, kernels })
     }
 
