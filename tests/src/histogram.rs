@@ -17,17 +17,23 @@ pub struct Histogram {
 /// What a case is counted as, beside a case.
 fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
     let lengths = case.lengths();
-    let empty = (0..plan.units())
-        .filter_map(|index| plan.unit(index))
-        .any(|unit| plan.tokens(unit, lengths[unit.batch as usize]).is_empty());
+    // Splits that have keys, of each block of rows.
+    let splits = plan.num_splits() as usize;
+    let mut filled = vec![0; plan.units() as usize / splits];
+    for (index, unit) in (0..plan.units()).filter_map(|index| plan.unit(index)).enumerate() {
+        let tokens = plan.tokens(unit, lengths[unit.batch as usize]);
+        let blocks = filled.len();
+        filled[index % blocks] += usize::from(!tokens.is_empty());
+    }
     vec![
-        (SPLIT, plan.num_splits() > 1),
-        (EMPTY_SPLIT, plan.num_splits() > 1 && empty),
+        (SPLIT, splits > 1),
+        ("two splits that have keys", filled.iter().any(|filled| *filled > 1)),
+        (EMPTY_SPLIT, splits > 1 && filled.iter().any(|filled| *filled < splits)),
         (CAUSAL, case.causal),
         ("splits: auto", case.splits == Splits::Auto),
         ("splits: exact", matches!(case.splits, Splits::Exact(_))),
         ("splits: tokens", matches!(case.splits, Splits::Tokens(_))),
-        ("more than 16 splits", plan.num_splits() > 16),
+        ("more than 16 splits", splits > 16),
         ("more than one query", case.sq > 1),
         ("more rows than a tile", plan.m_blocks() > 1),
         ("group not a power of two", !case.group.is_power_of_two()),
