@@ -91,7 +91,7 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Check format, clippy on the host and on both kinds of GPU code, and the oldest stable compiler.
+    /// Check format and documentation, run clippy on the host and on both kinds of GPU code, check on stable Rust.
     Lint,
 }
 
