@@ -86,12 +86,14 @@ enum Task {
     /// Build kernels and test programs into a folder that can be carried to a machine without Rust.
     BuildTests {
         #[command(flatten)]
+        targets: Targets,
+        #[command(flatten)]
         features: Features,
         /// The folder.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Check format, clippy on the host and on both kinds of GPU code, and the oldest stable compiler.
+    /// Check format and documentation, run clippy on the host and on both kinds of GPU code, check on stable Rust.
     Lint,
 }
 
@@ -111,7 +113,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::CheckKernels { targets, json } => check_kernels::check(&targets.builder().build()?, json)?,
         Task::Test { device, features, arguments } => test::test(device.as_deref(), features.cuda(), &arguments)?,
-        Task::BuildTests { features, out } => test::build_tests(features.cuda(), &out)?,
+        Task::BuildTests { targets, features, out } => test::build_tests(targets.builder(), features.cuda(), &out)?,
         Task::Lint => lint::lint()?,
     }
     Ok(())
