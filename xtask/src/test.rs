@@ -23,7 +23,7 @@ pub(crate) const DEVICE_VARIABLE: &str = "SPLITKV_DEVICE";
 const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
 
 /// The packages whose tests are carried to another machine.
-const CARRIED_PACKAGES: [&str; 2] = ["--package=splitkv", "--package=splitkv-tests"];
+const CARRIED_PACKAGES: [&str; 3] = ["--package=splitkv", "--package=splitkv-tests", "--package=splitkv-bench"];
 
 /// A line of the report: so many cases of a suite ran on a device.
 #[derive(Deserialize)]
