@@ -69,7 +69,7 @@ impl Catalogue {
                 let geometry = kernel.geometry(self.target.vendor())?;
                 Some(Attention { operand, head_dim_qk, head_dim_v, variant: Variant { kernel, geometry, q_tiles } })
             }
-            Role::Combine => None,
+            Role::Combine | Role::Read { .. } => None,
         })
     }
 

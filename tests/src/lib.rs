@@ -1,1 +1,9 @@
-//! The reference and the strategies that the suites share.
+//! What the suites share: the reference, random cases and their data, the comparison, the devices.
+
+pub mod case;
+pub mod compare;
+pub mod data;
+pub mod numeric;
+pub mod reference;
+pub mod strategy;
+pub mod tolerance;
