@@ -8,7 +8,7 @@ use cust::context::Context;
 use cust::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use kernels_gpu::abi::Target;
 
-use super::{Backend, DeviceId, Driver, Handle, LaunchCall, ordinal};
+use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed, ordinal};
 use crate::stream::Held;
 use crate::{Device, DeviceProps, Error, Result, Stream};
 
@@ -18,7 +18,6 @@ pub(super) const BACKEND: Backend = Backend { name: "cuda", list, open };
 const LOG_BYTES: usize = 16 * 1024;
 
 /// A device's context. Every call makes it current for as long as the call takes.
-#[derive(Debug)]
 struct Cuda {
     name: String,
     props: DeviceProps,
@@ -65,14 +64,15 @@ fn from_cust(device: &str, call: &'static str, error: cust::error::CudaError) ->
 fn devices() -> Result<Vec<cust::device::Device>> {
     let failed = |error: cust::error::CudaError| Error::NoDevice { name: "cuda".into(), reason: error.to_string() };
     cust::init(cust::CudaFlags::empty()).map_err(failed)?;
-    let devices: Vec<_> = cust::device::Device::devices().map_err(failed)?.collect::<std::result::Result<_, _>>().map_err(failed)?;
+    let devices: Vec<_> =
+        cust::device::Device::devices().map_err(failed)?.collect::<std::result::Result<_, _>>().map_err(failed)?;
     if devices.is_empty() {
         return Err(Error::NoDevice { name: "cuda".into(), reason: "the driver reports no GPU".into() });
     }
     Ok(devices)
 }
 
-fn list() -> Result<Vec<(String, Result<DeviceProps>)>> {
+fn list() -> Result<Vec<Listed>> {
     let devices = devices()?.into_iter().enumerate();
     Ok(devices.map(|(index, device)| (index.to_string(), props(&format!("cuda:{index}"), device))).collect())
 }
@@ -202,10 +202,8 @@ impl Driver for Cuda {
         // PTX is text that ends with a zero byte.
         let image = [image, &[0]].concat();
         let mut log = vec![0_u8; LOG_BYTES];
-        let mut options = [
-            sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
-            sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
+        let mut options =
+            [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
         let mut module = null_mut();
         let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
@@ -365,8 +363,8 @@ impl Device {
         cu!("cuda", unsafe cuCtxGetDevice(&mut ordinal))?;
         drop(current);
         let name = format!("cuda:{ordinal}");
-        let device = cust::device::Device::get_device(ordinal as u32)
-            .map_err(|error| from_cust(&name, "cuDeviceGet", error))?;
+        let device =
+            cust::device::Device::get_device(ordinal as u32).map_err(|error| from_cust(&name, "cuDeviceGet", error))?;
         let props = props(&name, device)?;
         Ok(Self::from_driver(Arc::new(Cuda { name, props, context })))
     }
