@@ -27,7 +27,7 @@
 use crate::numeric::Format;
 use crate::reference::Attention;
 
-/// Absolute tolerance of the LSE on top of the scores' own: fp32 exp2 and log2, sums, merges.
+/// Absolute tolerance of the LSE on top of the scores' own and of its own rounding: fp32 exp2 and log2, sums, merges.
 pub const LSE: f64 = 1e-5;
 
 /// What an output row should be, and how far it may be off.
