@@ -65,6 +65,7 @@ mod options;
 mod plan;
 mod problem;
 mod props;
+mod reader;
 mod stream;
 mod tensor;
 
@@ -86,5 +87,6 @@ pub use self::options::{Options, Splits};
 pub use self::plan::{CombineLaunch, Launch, Plan, Reason, Unit, plan};
 pub use self::problem::{KvLens, Problem};
 pub use self::props::DeviceProps;
+pub use self::reader::Reader;
 pub use self::stream::{Event, Graph, Stream};
 pub use self::tensor::Tensor;

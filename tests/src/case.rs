@@ -135,6 +135,15 @@ pub struct Places {
     pub v: Place,
 }
 
+impl Places {
+    /// Elements of each buffer.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+        let places = [self.q, self.k, self.v];
+        (0..=self.v.buffer)
+            .map(move |buffer| places.iter().filter(|place| place.buffer == buffer).map(Place::end).max().unwrap_or(0))
+    }
+}
+
 impl Case {
     /// A plain case to start from: bf16, one sequence, contiguous, not causal, one split.
     pub fn new(batch: usize, sq: usize, sk: usize, kv_heads: usize, group: usize) -> Self {

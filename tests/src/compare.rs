@@ -42,6 +42,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
+impl std::error::Error for Mismatch {}
+
 /// Compares O and, where it was computed, LSE with the expected rows.
 ///
 /// # Errors

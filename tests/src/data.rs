@@ -31,16 +31,12 @@ impl Tensors {
     pub fn filled(case: &Case, filling: u16) -> Self {
         let places = case.places();
         let lengths = case.lengths();
-        let count = places.v.buffer + 1;
-        let sizes = (0..count).map(|buffer| {
-            [places.q, places.k, places.v].iter().filter(|place| place.buffer == buffer).map(Place::end).max()
-        });
-        let mut buffers: Vec<Vec<u16>> = sizes.map(|size| vec![filling; size.unwrap_or(0)]).collect();
+        let mut buffers: Vec<Vec<u16>> = places.sizes().map(|size| vec![filling; size]).collect();
         for (tensor, place) in [places.q, places.k, places.v].into_iter().enumerate() {
             let mut rng = Rng::with_seed(case.seed.wrapping_mul(3).wrapping_add(tensor as u64));
-            let [batch, seq, heads, dim] = place.shape;
-            for b in 0..batch {
-                for s in 0..if tensor == 0 { seq } else { lengths[b] } {
+            let [_, seq, heads, dim] = place.shape;
+            for (b, &length) in lengths.iter().enumerate() {
+                for s in 0..if tensor == 0 { seq } else { length } {
                     for h in 0..heads {
                         let start = place.start(b, s, h);
                         let vector = &mut buffers[place.buffer][start..start + dim];
@@ -50,6 +46,22 @@ impl Tensors {
             }
         }
         Self { buffers: buffers.iter().map(|buffer| bytes(buffer)).collect(), places }
+    }
+
+    /// One sequence of these, for `alone`, a case with that sequence only (and no more KV tokens than here).
+    pub fn sequence(&self, index: usize, alone: &Case) -> Self {
+        let places = alone.places();
+        let mut buffers: Vec<Vec<u8>> = places.sizes().map(|size| bytes(&vec![NAN16; size])).collect();
+        let (here, there) = (self.places, places);
+        for (from, to) in [(here.q, there.q), (here.k, there.k), (here.v, there.v)] {
+            let [_, seq, heads, dim] = to.shape;
+            for (s, h) in (0..seq).flat_map(|s| (0..heads).map(move |h| (s, h))) {
+                let (source, target, size) = (2 * from.start(index, s, h), 2 * to.start(0, s, h), 2 * dim);
+                buffers[to.buffer][target..target + size]
+                    .copy_from_slice(&self.buffers[from.buffer][source..source + size]);
+            }
+        }
+        Self { buffers, places }
     }
 
     /// What the output should be: rows in the order `[batch, sq, heads]`.

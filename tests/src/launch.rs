@@ -13,7 +13,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes before and behind each buffer that must stay as they are.
 const GUARD: usize = 256;
-/// What guards, gaps, outputs and workspace are filled with: NaN in every format.
+/// What guards, gaps, outputs and workspace are filled with at first: NaN in every format.
 const POISON: u8 = 0xff;
 
 impl From<Format> for DType {
@@ -34,13 +34,12 @@ pub fn problem(case: &Case) -> Problem {
         Lengths::Device(_) => KvLens::Device,
     };
     let dtype = case.format.into();
-    let problem =
-        Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
-            .head_dim_v(case.head_dim_v)
-            .o_dtype(case.output.into())
-            .causal(case.causal)
-            .kv_lens(kv_lens)
-            .lse(case.lse);
+    let problem = Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
+        .head_dim_v(case.head_dim_v)
+        .o_dtype(case.output.into())
+        .causal(case.causal)
+        .kv_lens(kv_lens)
+        .lse(case.lse);
     match case.scale {
         Some(scale) => problem.scale(scale),
         None => problem,
@@ -55,6 +54,14 @@ pub fn options(case: &Case) -> Options {
         Splits::Tokens(n) => splitkv::Splits::Tokens(n),
     };
     Options { splits, q_tiles: None }
+}
+
+/// The plan of a case.
+///
+/// # Errors
+/// The library's.
+pub fn plan_case(site: &Site, case: &Case) -> splitkv::Result<Plan> {
+    plan(&problem(case), &options(case), site.device.props(), site.kernels.catalogue())
 }
 
 /// The bits of an output, in the order of the tensors' shapes whatever their strides.
@@ -73,24 +80,34 @@ impl Bits {
         let o = o.chunks_exact(case.head_dim_v).map(<[f64]>::to_vec).collect();
         Output { o, lse: case.lse.then(|| Format::F32.decode(&self.lse)) }
     }
+
+    /// The bits of one sequence of `case`.
+    pub fn sequence(&self, case: &Case, index: usize) -> Self {
+        let part = |bytes: &[u8]| {
+            let size = bytes.len() / case.batch;
+            bytes[index * size..(index + 1) * size].to_vec()
+        };
+        Self { o: part(&self.o), lse: part(&self.lse) }
+    }
 }
 
 /// A case on a device, ready to be launched any number of times.
 pub struct Launch {
+    // First, so that they are dropped before the memory that they use.
+    executor: Executor,
+    stream: Stream,
     case: Case,
-    inputs: Vec<Guarded>,
+    plan: Plan,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     kv_lens: Option<Tensor>,
-    o: Guarded,
     o_tensor: Tensor,
-    lse: Guarded,
     lse_tensor: Option<Tensor>,
+    inputs: Vec<Guarded>,
+    o: Guarded,
+    lse: Guarded,
     workspace: Guarded,
-    stream: Stream,
-    executor: Executor,
-    plan: Plan,
 }
 
 impl Launch {
@@ -100,12 +117,9 @@ impl Launch {
     /// The library's.
     pub fn new(site: &Site, case: &Case, tensors: &Tensors) -> Result<Self, Failure> {
         let device = &site.device;
-        let plan = plan(&problem(case), &options(case), device.props(), &site.kernels.catalogue())?;
-        let inputs: Vec<Guarded> = tensors
-            .buffers
-            .iter()
-            .map(|bytes| Guarded::new(site, bytes))
-            .collect::<Result<_, _>>()?;
+        let plan = plan_case(site, case)?;
+        let inputs: Vec<Guarded> =
+            tensors.buffers.iter().map(|bytes| Guarded::new(site, bytes)).collect::<Result<_, _>>()?;
         let input = |place: &Place| inputs[place.buffer].tensor(case.format, place);
         let kv_lens = match &case.lengths {
             Lengths::Device(lengths) => {
@@ -125,11 +139,10 @@ impl Launch {
             .then(|| Tensor::new(lse.buffer.clone(), GUARD, DType::F32, &lse_shape, &lse_strides))
             .transpose()?;
         let workspace = Guarded::new(site, &vec![POISON; plan.workspace_bytes()])?;
-        // SAFETY: the range lies in `workspace.buffer`, which lives in the same value as the executor, and every
-        // launch is synchronized before that value is dropped.
-        let inner = unsafe {
-            Buffer::from_raw(device, workspace.buffer.address() + GUARD as u64, plan.workspace_bytes())
-        };
+        // SAFETY: the range lies in `workspace.buffer`, which is dropped after the executor and the stream, and the
+        // stream waits for its work when it is dropped.
+        let inner =
+            unsafe { Buffer::from_raw(device, workspace.buffer.address() + GUARD as u64, plan.workspace_bytes()) };
         let executor = Executor::with_workspace(device, &site.kernels, &plan, inner)?;
         Ok(Self {
             q: input(&tensors.places.q)?,
@@ -154,13 +167,19 @@ impl Launch {
         &self.plan
     }
 
-    /// Poisons the outputs and the workspace again.
+    /// Q, K and V.
+    pub fn inputs(&self) -> (&Tensor, &Tensor, &Tensor) {
+        (&self.q, &self.k, &self.v)
+    }
+
+    /// Fills outputs, workspace and their guards with `byte`. They hold 0xff at first: NaN in every format.
     ///
     /// # Errors
     /// The library's.
-    pub fn poison(&self) -> Result<(), Failure> {
-        for guarded in [&self.o, &self.lse, &self.workspace] {
-            guarded.buffer.fill(POISON)?;
+    pub fn fill(&mut self, byte: u8) -> Result<(), Failure> {
+        for guarded in [&mut self.o, &mut self.lse, &mut self.workspace] {
+            guarded.buffer.fill(byte)?;
+            guarded.filling = byte;
         }
         Ok(())
     }
@@ -221,7 +240,11 @@ impl Launch {
     ///
     /// # Errors
     /// The library's, a status, or what was written that should not have been.
-    pub fn read(&self) -> Result<Bits, Failure> {
+    pub fn read(&mut self) -> Result<Bits, Failure> {
+        let status = self.executor.status()?;
+        if !status.is_ok() {
+            return Err(format!("status: {status}").into());
+        }
         for (index, guarded) in self.inputs.iter().enumerate() {
             if guarded.read(&format!("input {index}"))? != guarded.contents {
                 return Err(format!("input buffer {index} was written to").into());
@@ -230,23 +253,24 @@ impl Launch {
         self.workspace.read("workspace")?;
         let lse = self.lse.read("LSE")?;
         let mut written = self.o.read("O")?;
-        let o = take_rows(&mut written, &self.case.output_place(), self.case.output);
-        if let Some(at) = written.iter().position(|byte| *byte != POISON) {
+        let filling = self.o.filling;
+        let o = take_rows(&mut written, &self.case.output_place(), self.case.output, filling);
+        if let Some(at) = written.iter().position(|byte| *byte != filling) {
             return Err(format!("byte {at} of O's buffer was written to, which lies in a gap").into());
         }
         Ok(Bits { o, lse })
     }
 }
 
-/// Takes the rows out of a buffer, which is left with poison in their place.
-fn take_rows(buffer: &mut [u8], place: &Place, format: Format) -> Vec<u8> {
+/// Takes the rows out of a buffer, which is left with `filling` in their place.
+fn take_rows(buffer: &mut [u8], place: &Place, format: Format, filling: u8) -> Vec<u8> {
     let [batch, seq, heads, dim] = place.shape;
     let mut rows = Vec::with_capacity(batch * seq * heads * dim * format.size());
     for row in 0..batch * seq * heads {
         let start = place.start(row / heads / seq, row / heads % seq, row % heads) * format.size();
         let row = &mut buffer[start..start + dim * format.size()];
         rows.extend_from_slice(row);
-        row.fill(POISON);
+        row.fill(filling);
     }
     rows
 }
@@ -255,6 +279,8 @@ fn take_rows(buffer: &mut [u8], place: &Place, format: Format) -> Vec<u8> {
 struct Guarded {
     buffer: Buffer,
     contents: Vec<u8>,
+    /// What the guards hold.
+    filling: u8,
 }
 
 impl Guarded {
@@ -262,7 +288,7 @@ impl Guarded {
         let buffer = Buffer::new(&site.device, contents.len() + 2 * GUARD)?;
         let guard = [POISON; GUARD];
         buffer.write(0, &[&guard, contents, &guard].concat())?;
-        Ok(Self { buffer, contents: contents.to_vec() })
+        Ok(Self { buffer, contents: contents.to_vec(), filling: POISON })
     }
 
     fn tensor(&self, format: Format, place: &Place) -> splitkv::Result<Tensor> {
@@ -277,9 +303,11 @@ impl Guarded {
         self.buffer.read(0, &mut bytes)?;
         let contents = bytes[GUARD..GUARD + self.contents.len()].to_vec();
         bytes.drain(GUARD..GUARD + self.contents.len());
-        match bytes.iter().position(|byte| *byte != POISON) {
+        match bytes.iter().position(|byte| *byte != self.filling) {
             None => Ok(contents),
-            Some(at) if at < GUARD => Err(format!("{name}: {} bytes before the buffer were written to", GUARD - at).into()),
+            Some(at) if at < GUARD => {
+                Err(format!("{name}: {} bytes before the buffer were written to", GUARD - at).into())
+            }
             Some(at) => Err(format!("{name}: byte {} behind the buffer was written to", at - GUARD).into()),
         }
     }

@@ -3,7 +3,11 @@
 pub mod case;
 pub mod compare;
 pub mod data;
+pub mod histogram;
+pub mod launch;
 pub mod numeric;
+pub mod property;
 pub mod reference;
+pub mod site;
 pub mod strategy;
 pub mod tolerance;

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::case::Case;
 use crate::launch::Failure;
-use crate::site::{Site, suite};
+use crate::site::{Site, say, suite};
 use crate::strategy::cases;
 
 /// How many cases a property gets; default: a number for each kind of device.
@@ -29,14 +29,17 @@ pub fn check(name: &str, property: impl Fn(&Site, &Case) -> Result<(), Failure> 
     suite(name, |site| {
         if let Ok(text) = std::env::var(CASE) {
             let case = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{CASE}: {error}"));
-            property(site, &case).unwrap_or_else(|failure| panic!("{}", describe(name, site, &case, &failure.to_string())));
+            property(site, &case)
+                .unwrap_or_else(|failure| panic!("{}", describe(name, site, &case, &failure.to_string())));
             return 1;
         }
         let count = number(CASES).unwrap_or_else(|| u64::from(site.usual_cases()));
         let seed = number(SEED).unwrap_or(1);
-        println!("{name}: {count} cases, seed {seed}, on {}", site.device.name());
-        let failures: Vec<String> =
-            (0..SHARDS).into_par_iter().filter_map(|shard| run_shard(name, site, count, (seed, shard), &property)).collect();
+        say(&format!("{name}: {count} cases of seed {seed} on {}", site.device.name()));
+        let failures: Vec<String> = (0..SHARDS)
+            .into_par_iter()
+            .filter_map(|shard| run_shard(name, site, count, (seed, shard), &property))
+            .collect();
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
         count as usize
     });

@@ -20,7 +20,7 @@ impl Budget {
     /// For a GPU: what bounds a case is the reference.
     pub const GPU: Self = Self { usual: 16 * 1024, most: 128 * 1024 };
     /// For an emulator.
-    pub const EMULATOR: Self = Self { usual: 384, most: 4096 };
+    pub const EMULATOR: Self = Self { usual: 512, most: 4096 };
 }
 
 /// The tile sizes that cases are drawn around. They are the same on both vendors.
@@ -55,27 +55,29 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
     })
 }
 
-/// Makes a case smaller until it is within `budget`: fewer sequences, heads, queries, then fewer KV tiles (the
-/// remainder modulo a tile stays, so that edges stay edges), then fewer splits.
-fn fit(case: &mut Case, budget: usize) {
+/// Makes a case smaller until it is within `budget`: less of what there is most of, sequences, heads or query tiles,
+/// until there is room for `least_tiles` KV tiles; then fewer KV tiles, at least half of those that there is room for
+/// (the remainder modulo a tile stays, so that edges stay edges); then fewer splits.
+fn fit(case: &mut Case, (budget, least_tiles): (usize, usize)) {
     let geometry = geometry();
     let (tile_m, tile_n) = (geometry.tile_m as usize, geometry.tile_n as usize);
-    let units = |case: &Case| case.batch * case.kv_heads * (case.sq * case.group).div_ceil(tile_m);
-    while units(case) * 2 * tile_n > budget {
-        let (batch, kv_heads, sq) = (case.batch, case.kv_heads, case.sq);
-        match batch.max(kv_heads).max(sq) {
-            1 => case.group = case.group.min(tile_m),
-            largest if largest == sq => case.sq = sq / 2,
-            largest if largest == batch => case.batch = batch - 1,
-            _ => case.kv_heads = kv_heads - 1,
-        }
-        if (batch, kv_heads, sq) == (1, 1, 1) {
-            break;
+    let m_blocks = |case: &Case| (case.sq * case.group).div_ceil(tile_m);
+    let units = |case: &Case| case.batch * case.kv_heads * m_blocks(case);
+    while units(case) > 1 && units(case) * least_tiles * tile_n > budget {
+        let most = case.batch.max(case.kv_heads).max(m_blocks(case));
+        if case.batch == most {
+            case.batch -= 1;
+        } else if case.kv_heads == most {
+            case.kv_heads -= 1;
+        } else if case.sq > 1 {
+            case.sq = case.sq.div_ceil(2);
+        } else {
+            case.group = case.group.div_ceil(2);
         }
     }
     let tiles = (budget / units(case)).div_ceil(tile_n).max(1);
     if case.sk > tiles * tile_n {
-        case.sk = case.sk % tile_n + case.sk / tile_n % tiles * tile_n;
+        case.sk = case.sk % tile_n + (tiles - 1 - case.sk / tile_n % tiles.div_ceil(2)) * tile_n;
     }
     // An empty split still costs its blocks.
     if let Splits::Exact(n) = case.splits {
@@ -83,8 +85,10 @@ fn fit(case: &mut Case, budget: usize) {
     }
 }
 
-fn budgets(budget: Budget) -> impl Strategy<Value = usize> {
-    prop_oneof![4 => Just(budget.usual / 2), 5 => Just(budget.usual), 1 => Just(budget.most)]
+/// A case's cost, and the KV tiles that it has room for: long rather than wide, or the reverse.
+fn budgets(budget: Budget) -> impl Strategy<Value = (usize, usize)> {
+    let cost = prop_oneof![4 => Just(budget.usual / 2), 5 => Just(budget.usual), 1 => Just(budget.most)];
+    (cost, prop_oneof![1 => Just(1), 2 => Just(4)])
 }
 
 fn batches() -> impl Strategy<Value = usize> {

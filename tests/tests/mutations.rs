@@ -123,8 +123,8 @@ fn part(
             }
             let keep = if fault == Some(Fault::NotRescaled) { 1.0 } else { (state.max - max).exp() };
             state.max = max;
-            state.sum *= (state.sum > 0.0).then_some(keep).unwrap_or_default();
-            state.o.iter_mut().for_each(|o| *o *= if state.sum > 0.0 { keep } else { 0.0 });
+            state.sum *= keep;
+            state.o.iter_mut().for_each(|o| *o *= keep);
             for (j, score) in keys.zip(&scores) {
                 let p = (score - max).exp();
                 state.sum += p;

@@ -1,4 +1,4 @@
-//! Format, clippy on the host and on both GPU targets, and the oldest supported stable compiler.
+//! Format, documentation, clippy on the host and on both GPU targets, and the oldest supported stable compiler.
 
 use std::process::Command;
 
@@ -29,6 +29,9 @@ pub(crate) fn lint() -> Result<()> {
     let mut format = cargo();
     format.args(["fmt", "--all", "--check"]);
     step("format", Ok(format));
+    let mut documentation = cargo();
+    documentation.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings");
+    step("documentation", Ok(documentation));
     step("clippy", clippy(Cuda::Off));
     step("clippy, feature cuda", clippy(Cuda::On));
     for target in DEVICE_TARGETS {

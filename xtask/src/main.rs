@@ -1,5 +1,6 @@
 //! The project's tasks: `cargo xtask --help`.
 
+mod bench;
 mod build_kernels;
 mod check_kernels;
 mod code_object;
@@ -83,15 +84,33 @@ enum Task {
         #[arg(last = true, value_name = "ARGUMENTS")]
         arguments: Vec<String>,
     },
-    /// Build kernels and test programs into a folder that can be carried to a machine without Rust.
+    /// Run a split-KV decode on the best device found, check it, and print the plan and the result.
+    Demo {
+        /// Run on this device instead, such as `cuda:0`.
+        #[arg(long, value_name = "DEVICE")]
+        device: Option<String>,
+        #[command(flatten)]
+        features: Features,
+    },
+    /// Run a benchmark: `cargo xtask bench -- decode --help`.
+    Bench {
+        #[command(flatten)]
+        features: Features,
+        /// Arguments for `splitkv-bench`.
+        #[arg(last = true, value_name = "ARGUMENTS", required = true)]
+        arguments: Vec<String>,
+    },
+    /// Build kernels, test programs and benchmarks into a folder that can be carried to a machine without Rust.
     BuildTests {
+        #[command(flatten)]
+        targets: Targets,
         #[command(flatten)]
         features: Features,
         /// The folder.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Check format, clippy on the host and on both kinds of GPU code, and the oldest stable compiler.
+    /// Check format and documentation, run clippy on the host and on both kinds of GPU code, check on stable Rust.
     Lint,
 }
 
@@ -111,7 +130,13 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::CheckKernels { targets, json } => check_kernels::check(&targets.builder().build()?, json)?,
         Task::Test { device, features, arguments } => test::test(device.as_deref(), features.cuda(), &arguments)?,
-        Task::BuildTests { features, out } => test::build_tests(features.cuda(), &out)?,
+        Task::Demo { device, features } => {
+            let device = device.map(|device| format!("--device={device}"));
+            let arguments: Vec<String> = std::iter::once("demo".into()).chain(device).collect();
+            bench::bench(features.cuda(), &arguments)?;
+        }
+        Task::Bench { features, arguments } => bench::bench(features.cuda(), &arguments)?,
+        Task::BuildTests { targets, features, out } => test::build_tests(targets.builder(), features.cuda(), &out)?,
         Task::Lint => lint::lint()?,
     }
     Ok(())

@@ -23,7 +23,7 @@ pub(crate) const DEVICE_VARIABLE: &str = "SPLITKV_DEVICE";
 const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
 
 /// The packages whose tests are carried to another machine.
-const CARRIED_PACKAGES: [&str; 2] = ["--package=splitkv", "--package=splitkv-tests"];
+const CARRIED_PACKAGES: [&str; 3] = ["--package=splitkv", "--package=splitkv-tests", "--package=splitkv-bench"];
 
 /// A line of the report: so many cases of a suite ran on a device.
 #[derive(Deserialize)]
@@ -73,8 +73,8 @@ fn summary(report: &str) -> Result<String> {
 
 /// Builds kernels and test programs into `out`, to be run on a machine of the same kind without Rust:
 /// `SPLITKV_KERNELS=out/kernels out/PROGRAM`.
-pub(crate) fn build_tests(cuda: Cuda, out: &Path) -> Result<()> {
-    KernelBuilder::new().out_dir(out.join("kernels")).build()?;
+pub(crate) fn build_tests(kernels: KernelBuilder, cuda: Cuda, out: &Path) -> Result<()> {
+    kernels.out_dir(out.join("kernels")).build()?;
     let mut copied = Vec::new();
     for build in [&["test", "--no-run"][..], &["build", "--bins"]] {
         let mut command = cargo();

@@ -40,7 +40,7 @@ impl Ptxas {
             let mut pip = Command::new("python3");
             pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade", "--target"]);
             output(pip.arg(&folder).arg(format!("nvidia-cuda-nvcc=={VERSION}")))
-                .context("put a ptxas of CUDA 12.8 or newer on PATH, or make `python3 -m pip` work: no ptxas")?;
+                .context("no ptxas: put one of CUDA 12.8 or newer on PATH, or make `python3 -m pip` work")?;
         }
         ensure!(fetched.knows_targets(), "{} does not run here", fetched.0.display());
         Ok(fetched)
