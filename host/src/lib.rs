@@ -68,6 +68,8 @@ mod props;
 mod reader;
 mod stream;
 mod tensor;
+#[cfg(test)]
+mod tests;
 
 pub use half;
 pub use kernels_gpu::abi::{Geometry, Kernel, Target};

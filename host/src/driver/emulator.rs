@@ -195,7 +195,10 @@ impl Driver for Emulator {
     }
 
     unsafe fn module_unload(&self, module: Handle) {
-        self.remove(module);
+        let mut handles = lock(&self.handles);
+        if let Some(Object::Module(module)) = handles.remove(&module) {
+            handles.retain(|_, object| !matches!(object, Object::Function(f) if Arc::ptr_eq(&f.module, &module)));
+        }
     }
 
     unsafe fn module_function(&self, module: Handle, name: &str, _shared_bytes: u32) -> Result<Handle> {

@@ -25,6 +25,7 @@ const TIE: f64 = 1.005;
 /// The work of a problem before it is split.
 #[derive(Debug)]
 pub(super) struct Work {
+    m_blocks: usize,
     units_per_split: u64,
     /// KV tiles over all units.
     tiles: f64,
@@ -40,7 +41,9 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(problem: &Problem, variant: &Variant, m_blocks: usize, units_per_split: u64, slots: u64) -> Self {
+    /// The work of `problem` (a valid one) on a device that holds `slots` blocks at once.
+    pub(super) fn new(problem: &Problem, variant: &Variant, slots: u64) -> Self {
+        let m_blocks = problem.rows().div_ceil((variant.q_tiles * variant.geometry.tile_m) as usize);
         let tile = variant.geometry.tile_n as usize;
         let hidden = |len: usize| if problem.masks() { len.min(problem.sq - 1) } else { 0 };
         // Lengths, and how many sequences have each.
@@ -60,7 +63,9 @@ impl Work {
         }
         let rows = (problem.batch * problem.heads * problem.sq) as f64;
         Self {
-            units_per_split,
+            m_blocks,
+            // Rows bound it, all of them together below 2^31.
+            units_per_split: (problem.batch * m_blocks * problem.kv_heads) as u64,
             tiles: sum * (m_blocks * problem.kv_heads) as f64,
             longest: longest as u64,
             uniform: shortest >= longest && problem.kv_lens != KvLens::Device,
@@ -70,6 +75,12 @@ impl Work {
         }
     }
 
+    /// Blocks of query rows of a KV head.
+    pub(super) fn m_blocks(&self) -> u32 {
+        self.m_blocks as u32
+    }
+
+    /// Units of work of one split.
     pub(super) fn units_per_split(&self) -> u64 {
         self.units_per_split
     }
@@ -79,10 +90,10 @@ impl Work {
         self.longest
     }
 
-    /// The fewest splits whose estimated cost is as low as any, with at most `max_units` units.
-    pub(super) fn choose(&self, max_units: u64) -> u32 {
-        let by_units = max_units.checked_div(self.units_per_split).unwrap_or(1);
-        let most = u64::from(super::MAX_SPLITS).min(self.longest).min(by_units).max(1);
+    /// The fewest splits whose estimated cost is as low as any, at most `max_splits`.
+    pub(super) fn choose(&self, max_splits: u32) -> u32 {
+        let by_units = super::MAX_UNITS.checked_div(self.units_per_split).unwrap_or(1);
+        let most = u64::from(max_splits).min(self.longest).min(by_units).max(1);
         let costs: Vec<_> = (1..=most).map(|splits| self.cost(splits)).collect();
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         costs.iter().position(|&cost| cost <= least * TIE).map_or(1, |index| index as u32 + 1)

@@ -95,16 +95,14 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         return Err(Error::argument("device.multiprocessors", 0, "at least 1"));
     }
     let variants = catalogue.variants(problem)?;
-    let variant = choose_variant(&variants, problem, options, device)?;
-    let fit = check_fit(&variant, device)?;
+    let combine = plan_combine(problem, device, catalogue);
+    // Auto does not split what cannot be merged.
+    let max_splits = if combine.is_ok() { MAX_SPLITS } else { 1 };
+    let variant = choose_variant(&variants, problem, options, device, max_splits)?;
+    let work = work(problem, &variant, device)?;
+    let (num_splits, split_tokens, reason) = choose_splits(problem, options, &variant.geometry, &work, max_splits)?;
 
-    // All factors are below 2^31, and so are rows, which bound batch * m_blocks * kv_heads.
-    let m_blocks = problem.rows().div_ceil((variant.q_tiles * variant.geometry.tile_m) as usize);
-    let units_per_split = (problem.batch * m_blocks * problem.kv_heads) as u64;
-    let work = Work::new(problem, &variant, m_blocks, units_per_split, u64::from(device.multiprocessors * fit));
-    let (num_splits, split_tokens, reason) = choose_splits(problem, options, &variant.geometry, &work)?;
-
-    let units = units_per_split * u64::from(num_splits);
+    let units = work.units_per_split() * u64::from(num_splits);
     let vendor = device.target.vendor();
     let threads = variant.geometry.threads;
     let attention = Launch {
@@ -112,54 +110,61 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         block: threads,
         shared_bytes: variant.kernel.shared_bytes(vendor),
     };
-    let combine = if num_splits > 1 { Some(plan_combine(problem, device, catalogue)?) } else { None };
     Ok(Plan {
         problem: problem.clone(),
         options: *options,
         device: device.clone(),
         variant,
-        m_blocks: m_blocks as u32,
+        m_blocks: work.m_blocks(),
         units: units as u32,
         num_splits,
         split_tokens,
         reason,
         waves: work.waves(units),
         attention,
-        combine,
+        combine: if num_splits > 1 { Some(combine?) } else { None },
         workspace_bytes: workspace_bytes(problem, num_splits)?,
     })
 }
 
 /// One query tile, but two where that saves reading the KV twice: unsplit, and more rows than a tile. Under
 /// `Tokens`, always one, so that the kernel does not depend on the length.
-fn choose_variant(variants: &[Variant], problem: &Problem, options: &Options, device: &DeviceProps) -> Result<Variant> {
-    let with = |q_tiles| variants.iter().find(|variant| variant.q_tiles == q_tiles).copied();
+fn choose_variant(
+    variants: &[Variant],
+    problem: &Problem,
+    options: &Options,
+    device: &DeviceProps,
+    max_splits: u32,
+) -> Result<Variant> {
     if let Some(q_tiles) = options.q_tiles {
-        return with(q_tiles).ok_or_else(|| {
+        return variants.iter().find(|variant| variant.q_tiles == q_tiles).copied().ok_or_else(|| {
             let built: Vec<_> = variants.iter().map(|variant| variant.q_tiles.to_string()).collect();
             Error::argument("q_tiles", q_tiles, format_args!("{} for this problem", built.join(" or ")))
         });
     }
-    let first = variants[0];
-    if problem.rows() <= first.geometry.tile_m as usize || matches!(options.splits, Splits::Tokens(_)) {
+    let (first, last) = (variants[0], variants[variants.len() - 1]);
+    if last.q_tiles == first.q_tiles || problem.rows() <= first.geometry.tile_m as usize {
         return Ok(first);
     }
-    let Some(&last) = variants.last().filter(|last| last.q_tiles > first.q_tiles) else { return Ok(first) };
     let unsplit = match options.splits {
-        Splits::Exact(n) => n == 1,
-        _ => {
-            let fit = check_fit(&first, device)?;
-            let m_blocks = problem.rows().div_ceil((first.q_tiles * first.geometry.tile_m) as usize);
-            let units = (problem.batch * m_blocks * problem.kv_heads) as u64;
-            let work = Work::new(problem, &first, m_blocks, units, u64::from(device.multiprocessors * fit));
-            work.choose(MAX_UNITS) == 1
+        Splits::Auto => {
+            let splits = |variant| Ok::<_, Error>(work(problem, variant, device)?.choose(max_splits));
+            splits(&first)? == 1 && splits(&last)? == 1
         }
+        Splits::Exact(n) => n == 1,
+        Splits::Tokens(_) => false,
     };
     Ok(if unsplit { last } else { first })
 }
 
+/// The work of `problem` with the kernel `variant`.
+fn work(problem: &Problem, variant: &Variant, device: &DeviceProps) -> Result<Work> {
+    let fit = blocks_that_fit(variant, device)?;
+    Ok(Work::new(problem, variant, u64::from(device.multiprocessors) * u64::from(fit)))
+}
+
 /// Blocks of the kernel that a multiprocessor holds; at least one.
-fn check_fit(variant: &Variant, device: &DeviceProps) -> Result<u32> {
+fn blocks_that_fit(variant: &Variant, device: &DeviceProps) -> Result<u32> {
     let Geometry { threads, min_blocks, .. } = variant.geometry;
     let shared = variant.kernel.shared_bytes(device.target.vendor());
     let name = variant.kernel.name;
@@ -182,7 +187,13 @@ fn check_fit(variant: &Variant, device: &DeviceProps) -> Result<u32> {
     }
 }
 
-fn choose_splits(problem: &Problem, options: &Options, geometry: &Geometry, work: &Work) -> Result<(u32, u32, Reason)> {
+fn choose_splits(
+    problem: &Problem,
+    options: &Options,
+    geometry: &Geometry,
+    work: &Work,
+    max_splits: u32,
+) -> Result<(u32, u32, Reason)> {
     let (num_splits, split_tokens, reason) = match options.splits {
         Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
             return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
@@ -203,7 +214,7 @@ fn choose_splits(problem: &Problem, options: &Options, geometry: &Geometry, work
             (splits as u32, n, Reason::Asked)
         }
         Splits::Auto => {
-            let n = work.choose(MAX_UNITS);
+            let n = work.choose(max_splits);
             let reason = match n {
                 1 if work.longest_tiles() <= 1 => Reason::OneTile,
                 1 => Reason::UnsplitIsCheapest,
