@@ -32,7 +32,17 @@ impl Buffer {
     /// [`Error::OutOfMemory`], or what the driver says.
     pub fn new(device: &Device, size: usize) -> Result<Self> {
         let address = if size == 0 { 0 } else { device.driver().alloc(size)? };
-        Ok(Self(Arc::new(Inner { device: device.clone(), address, size, owned: size > 0 })))
+        Ok(Self::owned(device, address, size))
+    }
+
+    /// Allocates `size` bytes that only kernels use.
+    pub(crate) fn workspace(device: &Device, size: usize) -> Result<Self> {
+        let address = if size == 0 { 0 } else { device.driver().alloc_workspace(size)? };
+        Ok(Self::owned(device, address, size))
+    }
+
+    fn owned(device: &Device, address: u64, size: usize) -> Self {
+        Self(Arc::new(Inner { device: device.clone(), address, size, owned: size > 0 }))
     }
 
     /// Borrows memory that someone else allocated on `device`.

@@ -22,7 +22,7 @@ pub struct DeviceInfo {
 }
 
 impl Device {
-    /// Opens a device by name: `cuda:0`, `hip:0`.
+    /// Opens a device by name: `cuda:0`, `hip:0`, `emulator:sm_90`.
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there is no such device or no driver, [`Error::UnsupportedArchitecture`] where no
@@ -88,6 +88,12 @@ impl Device {
     /// What the driver says; faults of earlier work come out here.
     pub fn synchronize(&self) -> Result<()> {
         self.driver.synchronize()
+    }
+
+    /// What the emulator counted since the last call, by kernel. Nothing on other devices.
+    #[cfg(feature = "emulator")]
+    pub fn take_counters(&self) -> std::collections::BTreeMap<String, splitkv_emulator::Counters> {
+        self.driver.take_counters()
     }
 
     pub(crate) fn from_driver(driver: Arc<dyn Driver>) -> Self {

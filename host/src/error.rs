@@ -127,6 +127,15 @@ pub enum Error {
         /// The driver's explanation, and the compiler's log where there is one.
         message: String,
     },
+    /// The emulator refused a call, or found a fault in a kernel.
+    #[cfg(feature = "emulator")]
+    #[error("{device}: {source}")]
+    Emulator {
+        /// The device.
+        device: String,
+        /// What it found.
+        source: splitkv_emulator::Error,
+    },
     /// The driver lacks something that this call needs.
     #[error("{device} does not support {what}")]
     Unsupported {

@@ -79,7 +79,7 @@ impl Executor {
     /// there; [`Error::Io`], [`Error::OutOfMemory`], or what the driver says.
     pub fn new(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<Self> {
         check_plan(device, kernels, plan)?;
-        Self::with_checked(device, kernels, plan, Buffer::new(device, plan.workspace_bytes())?)
+        Self::with_checked(device, kernels, plan, Buffer::workspace(device, plan.workspace_bytes())?)
     }
 
     /// An executor that works in `workspace`, of at least [`Plan::workspace_bytes`] bytes. What is in it does not
@@ -156,10 +156,10 @@ impl Executor {
         stream.hold(self.held(inputs))?;
         let attention = self.attention_arguments(inputs);
         let launch = self.plan.attention();
-        self.launch(stream, self.attention.function, launch, &attention.cells(), AttentionArguments::SIZES)?;
+        self.launch(stream, self.attention.function, launch, &attention.cells())?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
             let arguments = self.combine_arguments(&attention);
-            self.launch(stream, combine.function, planned.launch, &arguments.cells(), CombineArguments::SIZES)?;
+            self.launch(stream, combine.function, planned.launch, &arguments.cells())?;
         }
         Ok(())
     }
@@ -178,16 +178,9 @@ impl Executor {
         Ok(Status { bad_length: bits & STATUS_BAD_LENGTH != 0 })
     }
 
-    fn launch(
-        &self,
-        stream: &Stream,
-        function: Handle,
-        launch: Launch,
-        arguments: &[u64],
-        sizes: &[usize],
-    ) -> Result<()> {
+    fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
         let Launch { grid, block, shared_bytes } = launch;
-        let call = LaunchCall { function, grid, block, shared_bytes, arguments, sizes };
+        let call = LaunchCall { function, grid, block, shared_bytes, arguments };
         // SAFETY: the stream lives and is this device's. The function lives, its arguments are those of the ABI
         // table whose hash the kernels carry, and the tensors behind them were checked. The stream holds all of it
         // until the work is done.

@@ -48,7 +48,8 @@
 //! # Ok::<(), splitkv::Error>(())
 //! ```
 //!
-//! Devices are named `cuda:0` (with the cargo feature `cuda`) and `hip:0` (opened at run time).
+//! Devices are named `cuda:0` (with the cargo feature `cuda`), `hip:0` (opened at run time), and, where there is no
+//! GPU, `emulator:sm_90`, `emulator:sm_100`, `emulator:gfx950` (the cargo feature `emulator`, on by default).
 
 mod attention;
 mod buffer;
@@ -70,6 +71,8 @@ mod tensor;
 
 pub use half;
 pub use kernels_gpu::abi::{Geometry, Kernel, Target};
+#[cfg(feature = "emulator")]
+pub use splitkv_emulator as emulator;
 
 pub use self::attention::{AttentionOptions, attention};
 pub use self::buffer::Buffer;

@@ -65,7 +65,6 @@ impl Reader {
             block: READ_THREADS,
             shared_bytes: 0,
             arguments: &arguments.cells(),
-            sizes: ReadArguments::SIZES,
         };
         // SAFETY: the stream lives and is this device's; the function lives and takes these arguments. The vectors lie
         // in the buffer, the sink has a word for each thread, and the stream holds both until the work is done.

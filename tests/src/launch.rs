@@ -167,6 +167,11 @@ impl Launch {
         &self.plan
     }
 
+    /// Q, K and V.
+    pub fn inputs(&self) -> (&Tensor, &Tensor, &Tensor) {
+        (&self.q, &self.k, &self.v)
+    }
+
     /// Fills outputs, workspace and their guards with `byte`. They hold 0xff at first: NaN in every format.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::case::Case;
 use crate::launch::Failure;
-use crate::site::{Site, suite};
+use crate::site::{Site, say, suite};
 use crate::strategy::cases;
 
 /// How many cases a property gets; default: a number for each kind of device.
@@ -35,7 +35,7 @@ pub fn check(name: &str, property: impl Fn(&Site, &Case) -> Result<(), Failure> 
         }
         let count = number(CASES).unwrap_or_else(|| u64::from(site.usual_cases()));
         let seed = number(SEED).unwrap_or(1);
-        println!("{name}: {count} cases, seed {seed}, on {}", site.device.name());
+        say(&format!("{name}: {count} cases of seed {seed} on {}", site.device.name()));
         let failures: Vec<String> = (0..SHARDS)
             .into_par_iter()
             .filter_map(|shard| run_shard(name, site, count, (seed, shard), &property))

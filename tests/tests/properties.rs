@@ -2,14 +2,15 @@
 
 use std::sync::Mutex;
 
+use splitkv::{AttentionOptions, Tensor, attention};
 use splitkv_tests::case::{Case, Data, Lengths, Splits};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
 use splitkv_tests::histogram::Histogram;
-use splitkv_tests::launch::{Bits, Failure, Launch, plan_case, run};
+use splitkv_tests::launch::{Bits, Failure, Launch, options, plan_case, run};
 use splitkv_tests::numeric::Format;
 use splitkv_tests::property::check;
-use splitkv_tests::site::Site;
+use splitkv_tests::site::{Site, say};
 use splitkv_tests::strategy::geometry;
 
 /// Fails unless the outputs are bit-equal.
@@ -36,8 +37,10 @@ fn the_reference() {
         Ok(compare(case, &tensors.expected(case), &bits.output(case))?)
     });
     let histogram = histogram.into_inner().expect("no panic while it is held");
-    println!("{histogram}");
-    // Fewer say little about shares.
+    if histogram.cases() > 0 {
+        say(&histogram.to_string());
+    }
+    // Few cases say little about shares.
     if histogram.cases() >= 200 {
         histogram.assert_composition();
     }
@@ -193,5 +196,36 @@ fn a_sequence_alone() {
             same_bits(&format!("sequence {index}"), &got, &together.sequence(&case, index))?;
         }
         Ok(())
+    });
+}
+
+/// The one-call function computes what plan and executor compute.
+#[test]
+fn the_one_call_function() {
+    check("properties::the_one_call_function", |site, case| {
+        let kv_lens = match &case.lengths {
+            Lengths::Full => None,
+            Lengths::Host(lengths) | Lengths::Device(lengths) => Some(lengths.clone()),
+        };
+        let lengths = kv_lens.clone().map_or(Lengths::Full, Lengths::Host);
+        let case = Case { lengths, ..case.clone() };
+        let mut launch = Launch::new(site, &case, &Tensors::new(&case))?;
+        launch.run()?;
+        let options = AttentionOptions {
+            causal: case.causal,
+            scale: case.scale,
+            kv_lens,
+            lse: case.lse,
+            o_dtype: Some(case.output.into()),
+            plan: options(&case),
+        };
+        let (q, k, v) = launch.inputs();
+        let (o, lse) = attention(&site.device, &site.kernels, q, k, v, &options)?;
+        let bytes = |tensor: &Tensor| {
+            let mut bytes = vec![0; tensor.elements() * tensor.dtype().size_of()];
+            tensor.buffer().read(tensor.offset(), &mut bytes).map(|()| bytes)
+        };
+        let lse = lse.as_ref().map(bytes).transpose()?.unwrap_or_default();
+        same_bits("in one call", &Bits { o: bytes(&o)?, lse }, &launch.read()?)
     });
 }

@@ -2,7 +2,13 @@
 //!
 //! Handles are the driver's own pointers or numbers. Every method may be called from any thread.
 
-use std::fmt::Debug;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "emulator")]
+mod emulator;
+mod hip;
+
+use std::sync::Arc;
 
 use crate::{DeviceProps, Error, Result};
 
@@ -27,12 +33,10 @@ pub(crate) struct LaunchCall<'a> {
     pub(crate) shared_bytes: u32,
     /// One cell an argument, its value in the first bytes.
     pub(crate) arguments: &'a [u64],
-    /// Size of each argument in bytes.
-    pub(crate) sizes: &'a [usize],
 }
 
 /// One device (context). Methods that take handles or addresses are unsafe: those must be this driver's, and live.
-pub(crate) trait Driver: Debug + Send + Sync {
+pub(crate) trait Driver: Send + Sync {
     /// The name by which it is opened: `cuda:0`.
     fn name(&self) -> &str;
     fn id(&self) -> DeviceId;
@@ -43,8 +47,12 @@ pub(crate) trait Driver: Debug + Send + Sync {
 
     /// Allocates device memory, aligned to at least 256 bytes. `bytes` is not 0.
     fn alloc(&self, bytes: usize) -> Result<u64>;
+    /// Allocates memory that only kernels use, in which they may store what nobody has defined.
+    fn alloc_workspace(&self, bytes: usize) -> Result<u64> {
+        self.alloc(bytes)
+    }
     /// # Safety
-    /// `address` came from `alloc`, and no work uses it.
+    /// `address` came from `alloc` or `alloc_workspace`, and no work uses it.
     unsafe fn free(&self, address: u64);
     /// Copies to the device; done when it returns.
     /// # Safety
@@ -116,19 +124,34 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// # Safety
     /// Live events.
     unsafe fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32>;
+
+    /// What an emulator counted since the last call, by kernel.
+    #[cfg(feature = "emulator")]
+    fn take_counters(&self) -> std::collections::BTreeMap<String, splitkv_emulator::Counters> {
+        Default::default()
+    }
 }
+
+/// A device's name behind the colon and its properties, or why it cannot be used.
+pub(crate) type Listed = (String, Result<DeviceProps>);
 
 /// A driver that may be there: its name before the colon, its devices, and how to open one.
 pub(crate) struct Backend {
     pub(crate) name: &'static str,
-    /// The devices' names behind the colon with their properties, or why there are none.
-    pub(crate) list: fn() -> Result<Vec<(String, Result<DeviceProps>)>>,
+    /// The devices, or why there are none.
+    pub(crate) list: fn() -> Result<Vec<Listed>>,
     /// Opens the device with this name behind the colon.
-    pub(crate) open: fn(&str) -> Result<std::sync::Arc<dyn Driver>>,
+    pub(crate) open: fn(&str) -> Result<Arc<dyn Driver>>,
 }
 
 /// All drivers that are compiled in, the preferred ones first.
-pub(crate) const BACKENDS: &[Backend] = &[];
+pub(crate) const BACKENDS: &[Backend] = &[
+    #[cfg(feature = "cuda")]
+    cuda::BACKEND,
+    hip::BACKEND,
+    #[cfg(feature = "emulator")]
+    emulator::BACKEND,
+];
 
 /// The ordinal in a device's name, below `count`.
 pub(crate) fn ordinal(driver: &str, text: &str, count: usize) -> Result<usize> {
