@@ -145,3 +145,32 @@ fn build_target(target: Target, core: &CoreSource, out: &Path, task: &Task) -> R
     task.done(if result.is_ok() { "built" } else { "failed" });
     result.with_context(|| format!("building the kernels for {}", target.name()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_fresh_while_sources_compiler_and_file_are_the_same() {
+        let out = std::env::temp_dir().join(format!("splitkv-fresh-{}", std::process::id()));
+        fs::create_dir_all(&out).unwrap();
+        let entry =
+            |index: usize| KernelEntry::new(&KERNELS[index], Target::Sm90, format!("{}.ptx", KERNELS[index].name), 0);
+        let old = Manifest {
+            format: Manifest::FORMAT,
+            abi_hash: Manifest::abi_hash(),
+            source_hash: "1".into(),
+            compiler: "rustc 1".into(),
+            kernels: vec![entry(0), entry(1)],
+        };
+        let now = Manifest { kernels: Vec::new(), ..old.clone() };
+        assert_eq!(fresh_entries(&out, &now), []);
+        fs::write(out.join(Manifest::FILE), serde_json::to_string(&old).unwrap()).unwrap();
+        assert_eq!(fresh_entries(&out, &now), [], "no artefact is there");
+        fs::write(out.join(entry(1).file), "").unwrap();
+        assert_eq!(fresh_entries(&out, &now), [entry(1)]);
+        assert_eq!(fresh_entries(&out, &Manifest { source_hash: "2".into(), ..now.clone() }), []);
+        assert_eq!(fresh_entries(&out, &Manifest { compiler: "rustc 2".into(), ..now }), []);
+        fs::remove_dir_all(out).unwrap();
+    }
+}
