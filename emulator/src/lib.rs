@@ -1,1 +1,3 @@
 //! Executes compiled PTX and gfx950 kernels on the CPU.
+
+pub mod cdna;
