@@ -1,1 +1,3 @@
 //! Split-KV attention for model inference.
+
+pub mod manifest;

@@ -163,6 +163,11 @@ pub enum Role {
     },
     /// Merges the splits' partial results, any head dim and output type. Takes [`CombineArguments`].
     Combine,
+    /// Reads a buffer, for benchmarks: the ceiling of the card's memory. Takes [`ReadArguments`].
+    Read {
+        /// 16-byte loads that a thread has under way.
+        unroll: u32,
+    },
 }
 
 /// One kernel of the table.
@@ -178,6 +183,8 @@ pub struct Kernel {
 pub const COMBINE_THREADS: u32 = 128;
 /// Output elements that one thread of the combine kernel holds.
 pub const COMBINE_WIDTH: u32 = 4;
+/// Threads of a block of a read kernel, on either vendor.
+pub const READ_THREADS: u32 = 512;
 /// Most splits that a plan may have.
 pub const MAX_SPLITS: u32 = 256;
 
@@ -187,25 +194,29 @@ pub const STATUS_BAD_LENGTH: u32 = 1;
 impl Kernel {
     /// Threads of a block on `vendor`'s GPUs.
     pub const fn threads(&self, vendor: Vendor) -> u32 {
-        match self.geometry(vendor) {
-            Some(geometry) => geometry.threads,
-            None => COMBINE_THREADS,
+        match (self.geometry(vendor), self.role) {
+            (Some(geometry), _) => geometry.threads,
+            (None, Role::Read { .. }) => READ_THREADS,
+            (None, _) => COMBINE_THREADS,
         }
     }
 
-    /// Dynamic shared memory of a block in bytes. The combine kernel holds one weight a split.
+    /// Dynamic shared memory of a block in bytes. The combine kernel holds a weight for each split, and each
+    /// thread's output.
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
-        match self.geometry(vendor) {
-            Some(geometry) => geometry.shared_bytes,
-            None => MAX_SPLITS * 4,
+        match (self.geometry(vendor), self.role) {
+            (Some(geometry), _) => geometry.shared_bytes,
+            (None, Role::Read { .. }) => 0,
+            (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
 
     /// Blocks that must fit on a multiprocessor at once.
     pub const fn min_blocks(&self, vendor: Vendor) -> u32 {
-        match self.geometry(vendor) {
-            Some(geometry) => geometry.min_blocks,
-            None => 8,
+        match (self.geometry(vendor), self.role) {
+            (Some(geometry), _) => geometry.min_blocks,
+            (None, Role::Read { .. }) => 2,
+            (None, _) => 8,
         }
     }
 
@@ -215,7 +226,7 @@ impl Kernel {
             Role::Attention { head_dim_qk, head_dim_v, shape, .. } => {
                 Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape))
             }
-            Role::Combine => None,
+            Role::Combine | Role::Read { .. } => None,
         }
     }
 }
@@ -227,6 +238,9 @@ macro_rules! for_each_kernel {
             attention attention_bf16_d128_splitkv_q1: Bf16, 128, 128, SplitKv, 1;
             attention attention_f16_d128_splitkv_q1: F16, 128, 128, SplitKv, 1;
             combine combine;
+            read read_x4: 4;
+            read read_x8: 8;
+            read read_x16: 16;
         }
     };
 }
@@ -235,7 +249,8 @@ pub(crate) use for_each_kernel;
 
 macro_rules! kernel_table {
     ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
-     combine $combine:ident;) => {
+     combine $combine:ident;
+     $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel, built for every target.
         pub const KERNELS: &[Kernel] = &[
             $(Kernel {
@@ -249,8 +264,9 @@ macro_rules! kernel_table {
                 },
             },)*
             Kernel { name: stringify!($combine), role: Role::Combine },
+            $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine);
+        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
@@ -379,8 +395,24 @@ macro_rules! combine_arguments {
         } }
     };
 }
+
+/// Calls `$apply` with the read kernels' argument list.
+macro_rules! read_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// What to read.
+            source: Pointer,
+            /// Where to write should `never` be met: a u32 for each of `READ_THREADS` threads.
+            sink: Pointer,
+            /// Length of `source` in 16-byte vectors, a multiple of `unroll * READ_THREADS`.
+            vectors: u64,
+            /// A value that the bitwise or of the words that a thread reads does not have.
+            never: u32,
+        } }
+    };
+}
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use {attention_arguments, combine_arguments};
+pub(crate) use {attention_arguments, combine_arguments, read_arguments};
 
 macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
@@ -409,10 +441,11 @@ macro_rules! define_arguments {
 use std::{vec, vec::Vec};
 attention_arguments!(define_arguments! #[doc = "Arguments of an attention kernel."] AttentionArguments ATTENTION_TEXT);
 combine_arguments!(define_arguments! #[doc = "Arguments of the combine kernel."] CombineArguments COMBINE_TEXT);
+read_arguments!(define_arguments! #[doc = "Arguments of a read kernel."] ReadArguments READ_TEXT);
 
 /// Hash of everything above that both sides must agree on: argument lists, kernels, tile sizes.
 pub const HASH: u64 = {
-    let mut hash = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(KERNEL_TEXT);
+    let mut hash = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
     let mut i = 0;
     while i < KERNELS.len() {
         hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);

@@ -1,0 +1,503 @@
+//! Runs blocks on the host's cores and schedules the warps of a block. Knows no instruction.
+
+use crate::counters::Counters;
+use crate::fault::Trap;
+use crate::memory::{Data, Memory, View};
+use crate::races::{Access, AccessLog, Merged, Site};
+use crate::shared::Shared;
+use crate::{Fault, FaultKind};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Instructions that a warp executes before its siblings get a turn, unless it stops earlier.
+const QUANTUM: u32 = 1 << 14;
+/// Instructions of a block's warps without progress after which it waits for ever.
+const PATIENCE: u64 = 1 << 24;
+/// Blocks of an ordered kernel that are resident together.
+const RESIDENT: usize = 64;
+
+/// One argument of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    /// Its name, or its number where the artefact has none.
+    pub(crate) name: String,
+    /// Offset in the parameter space, in bytes.
+    pub(crate) offset: u32,
+    /// Size in bytes, at most 8.
+    pub(crate) bytes: u32,
+}
+
+/// What the engine needs to know of a kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelInfo {
+    /// Entry point.
+    pub(crate) name: String,
+    /// Arguments that the host passes, in order.
+    pub(crate) parameters: Vec<Parameter>,
+    /// Shared memory that the kernel declares itself; dynamic shared memory follows it.
+    pub(crate) static_shared: u32,
+    /// Width of the narrowest shared-memory access: 1, 2 or 4 bytes.
+    pub(crate) shared_granule: u32,
+    /// Most threads of a block (`.maxntid`, `max_flat_workgroup_size`).
+    pub(crate) max_threads: u32,
+    /// Set when what a block does depends on when other blocks run: it takes values from atomics, or waits for
+    /// others. Such kernels run on one host thread with their blocks taking turns, so that their result is a
+    /// function of the input; all others run in parallel.
+    pub(crate) ordered: bool,
+}
+
+/// Why a warp stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// All its threads have ended.
+    Exit,
+    /// Waits at a barrier of the block.
+    Barrier {
+        /// The barrier's number.
+        id: u32,
+        /// Threads that the barrier expects; `None`: the whole block.
+        threads: Option<u32>,
+        /// Where the warp waits.
+        pc: u32,
+    },
+    /// Its turn is over.
+    Yield {
+        /// Where it goes on.
+        pc: u32,
+    },
+}
+
+/// A decoded kernel of some instruction set.
+pub(crate) trait Program: Send + Sync {
+    /// State of a warp: registers, program counter, lanes.
+    type Warp: Send;
+
+    /// What the engine needs to know.
+    fn info(&self) -> &KernelInfo;
+
+    /// A warp at the kernel's start. `index` is its place in the block; the last warp of a block may have
+    /// fewer threads than lanes.
+    fn warp(&self, block: &Block<'_>, index: u32) -> Self::Warp;
+
+    /// Executes until the warp stops, at most `budget` instructions.
+    fn run(&self, warp: &mut Self::Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap>;
+
+    /// Text and place of the instruction at `pc`.
+    fn locate(&self, pc: u32) -> (String, String);
+}
+
+/// Grid, block and arguments of a launch.
+pub(crate) struct Launch {
+    /// Blocks in each direction.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block in each direction.
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub(crate) dynamic_shared: u32,
+    /// The parameter space: arguments at their offsets.
+    pub(crate) parameters: Vec<u8>,
+    /// Lanes of a warp.
+    pub(crate) warp_size: u32,
+}
+
+impl Launch {
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Warps of a block.
+    pub(crate) fn warps(&self) -> u32 {
+        self.threads().div_ceil(self.warp_size)
+    }
+
+    /// Blocks of the grid.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.grid.iter().map(|&n| u64::from(n)).product()
+    }
+
+    fn block_index(&self, linear: u64) -> [u32; 3] {
+        let [x, y] = [u64::from(self.grid[0]), u64::from(self.grid[1])];
+        [(linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32]
+    }
+
+    fn thread_index(&self, linear: u32) -> [u32; 3] {
+        let [x, y, _] = self.block;
+        [linear % x, linear / x % y, linear / x / y]
+    }
+}
+
+/// What the warps of one block share. Global and shared memory are accessed through it.
+pub(crate) struct Block<'a> {
+    pub(crate) launch: &'a Launch,
+    /// Index of the block in the grid.
+    pub(crate) index: [u32; 3],
+    pub(crate) shared: Shared,
+    pub(crate) counters: Counters,
+    view: View<'a>,
+    log: AccessLog,
+    /// Grows with whatever another thread could notice.
+    progress: u64,
+}
+
+impl Block<'_> {
+    /// Global load; see [`View::read`].
+    #[inline]
+    pub(crate) fn global_read(
+        &mut self,
+        site: Site,
+        access: Access,
+        address: u64,
+        bytes: u32,
+        align: u32,
+    ) -> Result<Data, FaultKind> {
+        let data = self.view.read(address, bytes, align)?;
+        self.log.add(access, address, bytes, site);
+        Ok(data)
+    }
+
+    /// Global store; see [`View::write`].
+    #[inline]
+    pub(crate) fn global_write(
+        &mut self,
+        site: Site,
+        access: Access,
+        address: u64,
+        bytes: u32,
+        align: u32,
+        data: Data,
+    ) -> Result<(), FaultKind> {
+        self.view.write(address, bytes, align, data)?;
+        self.log.add(access, address, bytes, site);
+        self.progress += 1;
+        Ok(())
+    }
+
+    /// Global atomic; see [`View::atomic`].
+    pub(crate) fn global_atomic(
+        &mut self,
+        site: Site,
+        address: u64,
+        bytes: u32,
+        mut update: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<(u64, bool), FaultKind> {
+        let mut changed = false;
+        let result = self.view.atomic(address, bytes, |old| {
+            let new = update(old);
+            changed = new.is_some_and(|new| new != old);
+            new
+        })?;
+        self.log.add(Access::Atomic, address, bytes, site);
+        self.progress += u64::from(changed);
+        Ok(result)
+    }
+
+    /// Something happened that another thread of the block can see: a shared store, a copy, an arrival.
+    #[inline]
+    pub(crate) fn made_progress(&mut self) {
+        self.progress += 1;
+    }
+}
+
+/// A kernel, whatever its instruction set.
+pub(crate) trait AnyProgram: Send + Sync {
+    fn info(&self) -> &KernelInfo;
+    fn start<'a>(&'a self, block: Block<'a>) -> Box<dyn Resident<'a> + 'a>;
+    fn fault(&self, trap: Trap, launch: &Launch, block: [u32; 3]) -> Box<Fault>;
+}
+
+/// A block that has been started.
+pub(crate) trait Resident<'a> {
+    /// Gives each warp that can run a turn. `true`: the block is done.
+    fn advance(&mut self) -> Result<bool, Trap>;
+    fn block(&mut self) -> &mut Block<'a>;
+    fn into_block(self: Box<Self>) -> Block<'a>;
+}
+
+impl<P: Program> AnyProgram for P {
+    fn info(&self) -> &KernelInfo {
+        Program::info(self)
+    }
+
+    fn start<'a>(&'a self, block: Block<'a>) -> Box<dyn Resident<'a> + 'a> {
+        let warps = (0..block.launch.warps()).map(|i| (self.warp(&block, i), WarpState::Ready)).collect();
+        Box::new(Warps { program: self, warps, block, idle: 0 })
+    }
+
+    fn fault(&self, trap: Trap, launch: &Launch, block: [u32; 3]) -> Box<Fault> {
+        let (instruction, place) = self.locate(trap.pc);
+        Box::new(Fault {
+            kind: trap.kind,
+            kernel: Program::info(self).name.clone(),
+            instruction,
+            place,
+            block,
+            thread: trap.thread.map(|thread| launch.thread_index(thread)),
+            address: trap.address,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WarpState {
+    Ready,
+    Waiting { id: u32, threads: Option<u32>, pc: u32 },
+    Done,
+}
+
+/// The warps of a block and what they share.
+struct Warps<'a, P: Program> {
+    program: &'a P,
+    warps: Vec<(P::Warp, WarpState)>,
+    block: Block<'a>,
+    /// Instructions since the last progress.
+    idle: u64,
+}
+
+impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
+    fn advance(&mut self) -> Result<bool, Trap> {
+        let (progress, instructions) = (self.block.progress, self.block.counters.instructions);
+        let mut running = None;
+        for (warp, state) in &mut self.warps {
+            if *state == WarpState::Ready {
+                *state = match self.program.run(warp, &mut self.block, QUANTUM)? {
+                    Stop::Exit => WarpState::Done,
+                    Stop::Barrier { id, threads, pc } => WarpState::Waiting { id, threads, pc },
+                    Stop::Yield { pc } => {
+                        running = Some(pc);
+                        WarpState::Ready
+                    }
+                };
+            }
+        }
+        if self.release_barriers()? || self.block.progress != progress {
+            self.idle = 0;
+            return Ok(false);
+        }
+        let Some(pc) = running else {
+            return self.warps.iter().all(|w| w.1 == WarpState::Done).then_some(true).map_or_else(|| self.stuck(), Ok);
+        };
+        self.idle += self.block.counters.instructions - instructions;
+        if self.idle > PATIENCE {
+            return Err(Trap { kind: FaultKind::WaitsForEver { steps: self.idle }, pc, thread: None, address: None });
+        }
+        Ok(false)
+    }
+
+    fn block(&mut self) -> &mut Block<'a> {
+        &mut self.block
+    }
+
+    fn into_block(self: Box<Self>) -> Block<'a> {
+        self.block
+    }
+}
+
+impl<P: Program> Warps<'_, P> {
+    fn threads_of(&self, warp: usize) -> u32 {
+        let launch = self.block.launch;
+        (launch.threads() - warp as u32 * launch.warp_size).min(launch.warp_size)
+    }
+
+    /// Warps that wait at barrier `id`, and their threads.
+    fn waiting(&self, barrier: u32) -> (Vec<u32>, u32) {
+        let at = |state: &WarpState| matches!(state, WarpState::Waiting { id, .. } if *id == barrier);
+        let warps: Vec<u32> = (0..self.warps.len() as u32).filter(|&i| at(&self.warps[i as usize].1)).collect();
+        let threads = warps.iter().map(|&w| self.threads_of(w as usize)).sum();
+        (warps, threads)
+    }
+
+    /// Lets go the warps whose barrier is complete.
+    fn release_barriers(&mut self) -> Result<bool, Trap> {
+        let mut released = false;
+        for index in 0..self.warps.len() {
+            let WarpState::Waiting { id, threads, .. } = self.warps[index].1 else { continue };
+            let expected = threads.unwrap_or(self.block.launch.threads());
+            let (warps, arrived) = self.waiting(id);
+            if arrived >= expected {
+                for &warp in &warps {
+                    self.warps[warp as usize].1 = WarpState::Ready;
+                }
+                self.block.shared.sync_block(&warps);
+                self.block.counters.barriers += 1;
+                released = true;
+            }
+        }
+        Ok(released)
+    }
+
+    /// No warp can go on, and not all are done: some barrier is never completed.
+    fn stuck(&self) -> Result<bool, Trap> {
+        let (id, threads, pc, index) = (self.warps.iter().enumerate())
+            .find_map(|(index, w)| match w.1 {
+                WarpState::Waiting { id, threads, pc } => Some((id, threads, pc, index)),
+                _ => None,
+            })
+            .expect("a warp that is neither ready nor done waits");
+        let expected = threads.unwrap_or(self.block.launch.threads());
+        let kind = FaultKind::BarrierMissed { barrier: id, waiting: self.waiting(id).1, expected };
+        Err(Trap { kind, pc, thread: Some(index as u32 * self.block.launch.warp_size), address: None })
+    }
+}
+
+/// What the blocks of a launch leave behind, in block order.
+#[derive(Default)]
+struct Outcome {
+    counters: Counters,
+    merged: Merged,
+    /// Blocks done whose predecessors are not all merged yet.
+    early: BTreeMap<u64, AccessLog>,
+    next: u64,
+    /// The fault of the lowest block so far.
+    fault: Option<(u64, Box<Fault>)>,
+}
+
+/// A launch while it runs.
+struct Running<'a> {
+    program: &'a dyn AnyProgram,
+    launch: &'a Launch,
+    memory: &'a Memory,
+    allocations: &'a [Arc<crate::memory::Allocation>],
+    /// First block that has not been started.
+    next: AtomicU64,
+    /// Blocks from here on need not run: an earlier one has a fault.
+    limit: AtomicU64,
+    outcome: Mutex<Outcome>,
+}
+
+impl<'a> Running<'a> {
+    fn shared(&self) -> Shared {
+        let info = self.program.info();
+        let bytes = info.static_shared + self.launch.dynamic_shared;
+        Shared::new(bytes, info.shared_granule, self.launch.warps(), self.launch.warp_size)
+    }
+
+    /// Starts the next block, in `shared` if there is one from a block that is done.
+    fn start(&self, shared: Option<Shared>) -> Option<(u64, Box<dyn Resident<'a> + 'a>)> {
+        let linear = self.next.fetch_add(1, Relaxed);
+        if linear >= self.limit.load(Relaxed) {
+            return None;
+        }
+        let mut shared = shared.unwrap_or_else(|| self.shared());
+        shared.begin_block();
+        let block = Block {
+            launch: self.launch,
+            index: self.launch.block_index(linear),
+            shared,
+            counters: Counters::default(),
+            view: View::new(self.memory, self.allocations),
+            log: AccessLog::new(linear),
+            progress: 0,
+        };
+        Some((linear, self.program.start(block)))
+    }
+
+    fn fail(&self, outcome: &mut Outcome, linear: u64, trap: Trap) {
+        if outcome.fault.as_ref().is_none_or(|f| linear < f.0) {
+            let fault = self.program.fault(trap, self.launch, self.launch.block_index(linear));
+            outcome.fault = Some((linear, fault));
+            self.limit.fetch_min(linear, Relaxed);
+        }
+    }
+
+    /// Takes what a block leaves and returns its shared memory for the next.
+    fn finish(&self, linear: u64, block: Block<'_>) -> Shared {
+        let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
+        let outcome = &mut *outcome;
+        outcome.counters += block.counters;
+        outcome.counters.blocks += 1;
+        outcome.early.insert(linear, block.log);
+        while let Some(log) = outcome.early.remove(&outcome.next) {
+            if let Err(race) = outcome.merged.merge(log) {
+                let kind = FaultKind::GlobalRace { other: race.other };
+                let site = race.site;
+                let trap = Trap { kind, pc: site.pc, thread: Some(site.thread), address: Some(race.address) };
+                self.fail(outcome, outcome.next, trap);
+                // The instruction named may be the earlier block's.
+                if let Some((_, fault)) = &mut outcome.fault {
+                    fault.block = self.launch.block_index(race.block);
+                }
+                break;
+            }
+            outcome.next += 1;
+        }
+        block.shared
+    }
+
+    /// Runs blocks one after the other until there are none.
+    fn run_in_parallel(&self) {
+        let mut shared = None;
+        while let Some((linear, mut resident)) = self.start(shared.take()) {
+            let result = loop {
+                match resident.advance() {
+                    Ok(false) => {}
+                    Ok(true) => break Ok(()),
+                    Err(trap) => break Err(trap),
+                }
+            };
+            shared = Some(match result {
+                Ok(()) => self.finish(linear, resident.into_block()),
+                Err(trap) => {
+                    self.fail(&mut self.outcome.lock().expect("no panic while the lock is held"), linear, trap);
+                    resident.into_block().shared
+                }
+            });
+        }
+    }
+
+    /// Runs all blocks on this host thread, `RESIDENT` at a time, in turns.
+    fn run_in_order(&self) {
+        let mut residents: Vec<_> = (0..RESIDENT).map_while(|_| self.start(None)).collect();
+        while !residents.is_empty() {
+            let mut still = Vec::with_capacity(residents.len());
+            for (linear, mut resident) in residents {
+                match resident.advance() {
+                    Ok(false) => still.push((linear, resident)),
+                    Ok(true) => still.extend(self.start(Some(self.finish(linear, resident.into_block())))),
+                    Err(trap) => {
+                        return self.fail(
+                            &mut self.outcome.lock().expect("no panic while the lock is held"),
+                            linear,
+                            trap,
+                        );
+                    }
+                }
+            }
+            residents = still;
+        }
+    }
+}
+
+/// Runs a kernel to its end.
+pub(crate) fn run(program: &dyn AnyProgram, launch: &Launch, memory: &Memory) -> Result<Counters, Box<Fault>> {
+    let allocations = memory.snapshot();
+    let running = Running {
+        program,
+        launch,
+        memory,
+        allocations: &allocations,
+        next: AtomicU64::new(0),
+        limit: AtomicU64::new(launch.blocks()),
+        outcome: Mutex::default(),
+    };
+    if program.info().ordered {
+        running.run_in_order();
+    } else {
+        let workers = launch.blocks().min(rayon::current_num_threads() as u64);
+        rayon::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|_| running.run_in_parallel());
+            }
+            running.run_in_parallel();
+        });
+    }
+    let outcome = running.outcome.into_inner().expect("no panic while the lock is held");
+    match outcome.fault {
+        Some((_, fault)) => Err(fault),
+        None => Ok(outcome.counters),
+    }
+}
+
+#[cfg(test)]
+mod tests;

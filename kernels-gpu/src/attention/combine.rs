@@ -1,0 +1,135 @@
+//! Merges the splits' parts of each row: weights exp(lse_s - max), normalised (Flash-Decoding).
+
+use super::output::{Final, LN_2};
+use super::softmax::finite;
+use crate::abi::{COMBINE_THREADS, COMBINE_WIDTH, CombineArguments, MAX_SPLITS};
+use crate::gpu::{Float4, divide, math, shared, thread, warp};
+
+/// log2(e).
+const LOG2_E: f32 = core::f32::consts::LOG2_E;
+/// Parts whose loads are under way at once.
+const UNROLL: usize = 4;
+
+/// Body of the combine kernel: one block a row. The threads form teams; a team holds the whole row,
+/// [`COMBINE_WIDTH`] dims a thread, and takes every `teams`-th split.
+///
+/// # Safety
+/// The launch is as the ABI table says.
+#[inline(always)]
+pub(crate) unsafe fn combine(a: CombineArguments) {
+    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
+    let row = thread::block_idx_x();
+    let lse = |split: u32| -> f32 {
+        let place = u64::from(split) * u64::from(a.rows) + u64::from(row);
+        // SAFETY: split and row are in range.
+        unsafe { a.partial_lse.cast::<f32>().add(place as usize).read() }
+    };
+    let weights = shared::dynamic_shared_mem().cast::<f32>();
+    // SAFETY: the launch has shared memory for both.
+    let teams_out = unsafe { weights.add(MAX_SPLITS as usize) }.cast::<Float4>();
+
+    // Every warp computes the maximum and the sum by itself, in the same order.
+    let mut max = f32::NEG_INFINITY;
+    let mut split = lane;
+    while split < a.num_splits {
+        max = math::max(max, lse(split));
+        split += warp::SIZE;
+    }
+    // SAFETY: all lanes are here.
+    let max = unsafe { warp::reduce(max, math::max) };
+    let weight = |split: u32| math::exp2((lse(split) - finite(max)) * LOG2_E);
+    let mut sum = 0.0;
+    let mut split = lane;
+    while split < a.num_splits {
+        sum += weight(split);
+        split += warp::SIZE;
+    }
+    // SAFETY: all lanes are here.
+    let sum = unsafe { warp::reduce(sum, |x, y| x + y) };
+    let mut split = thread;
+    while split < a.num_splits {
+        // SAFETY: split is below MAX_SPLITS.
+        unsafe { weights.add(split as usize).write(weight(split)) };
+        split += COMBINE_THREADS;
+    }
+    // SAFETY: all threads are here.
+    unsafe { thread::sync_threads() };
+
+    let pieces = a.head_dim_v / COMBINE_WIDTH;
+    // SAFETY: the head dim is a multiple of the width, at least one.
+    let ((team, piece), (teams, _)) = unsafe { (divide(thread, pieces), divide(COMBINE_THREADS, pieces)) };
+    let dim = piece * COMBINE_WIDTH;
+    let mut out = [0.0; 4];
+    if team < teams {
+        let mut split = team;
+        while split < a.num_splits {
+            let mut parts = [Float4([0.0; 4]); UNROLL];
+            let mut part_weights = [0.0; UNROLL];
+            for u in 0..UNROLL {
+                let split = split + u as u32 * teams;
+                if split < a.num_splits {
+                    // SAFETY: split is in range.
+                    let weight = unsafe { weights.add(split as usize).read() };
+                    // A split without weight may have left its part unwritten.
+                    if weight != 0.0 {
+                        let place = (u64::from(split) * u64::from(a.rows) + u64::from(row)) * u64::from(a.head_dim_v);
+                        // SAFETY: split, row and dim are in range; parts are aligned to 16 bytes.
+                        parts[u] = unsafe {
+                            a.partial_o.cast::<f32>().add(place as usize + dim as usize).cast::<Float4>().read()
+                        };
+                        part_weights[u] = weight;
+                    }
+                }
+            }
+            for u in 0..UNROLL {
+                for i in 0..4 {
+                    out[i] = math::fma(part_weights[u], parts[u].0[i], out[i]);
+                }
+            }
+            split += UNROLL as u32 * teams;
+        }
+        // SAFETY: one place a thread.
+        unsafe { teams_out.add(thread as usize).write(Float4(out)) };
+    }
+    // SAFETY: all threads are here.
+    unsafe { thread::sync_threads() };
+
+    if team == 0 {
+        for other in 1..teams {
+            // SAFETY: written before the barrier by the thread of that team with the same piece.
+            let part = unsafe { teams_out.add((other * pieces + piece) as usize).read() };
+            for i in 0..4 {
+                out[i] += part.0[i];
+            }
+        }
+        let inverse = if max == f32::NEG_INFINITY { 0.0 } else { 1.0 / sum };
+        for x in &mut out {
+            *x *= inverse;
+        }
+        let target = Final {
+            o: a.o,
+            lse: a.lse,
+            o_stride_batch: a.o_stride_batch,
+            o_stride_seq: a.o_stride_seq,
+            o_stride_head: a.o_stride_head,
+            sq: a.sq,
+            kv_heads: a.kv_heads,
+            group: a.group,
+            o_dtype: a.o_dtype,
+        };
+        // SAFETY: there is a row, so no count is 0.
+        let ((batch, kv_head), packed) = unsafe {
+            let (head, packed) = divide(row, a.sq * a.group);
+            (divide(head, a.kv_heads), packed)
+        };
+        let place = target.place(batch, kv_head, packed);
+        // SAFETY: the row exists, the dims are in range.
+        unsafe {
+            target.store(place, dim, out);
+            if dim == 0 {
+                let lse = if max == f32::NEG_INFINITY { max } else { max + math::log2(sum) * LN_2 };
+                target.store_lse(place, lse);
+            }
+        }
+    }
+}

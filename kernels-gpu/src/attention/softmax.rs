@@ -1,0 +1,101 @@
+//! Online softmax in the exp2 domain (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+
+use super::schedule::key_limit;
+use crate::abi::AttentionArguments;
+use crate::gpu::tile::{self, Fragment, ROWS};
+use crate::gpu::{divide, math};
+
+/// Of each row that the lane holds a part of: the keys it sees, and the running state.
+pub(super) struct Rows {
+    /// Keys that the row sees: those below.
+    limit: [u32; ROWS],
+    /// The smallest limit: a chunk that ends at or before it needs no mask.
+    lowest_limit: u32,
+    /// Largest score so far, times log2(e); minus infinity at first.
+    pub(super) max: [f32; ROWS],
+    /// This lane's part of the sum of exp2(score - max).
+    pub(super) sum: [f32; ROWS],
+}
+
+impl Rows {
+    /// State before the first key, for the tile's rows from `first_row` on.
+    #[inline(always)]
+    pub(super) fn new(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
+        let mut limit = [0; ROWS];
+        for slot in 0..ROWS {
+            // Rows beyond the last one compute on zeros and are not written; they keep the last one's limit.
+            let row = (first_row + tile::row(lane, slot)).min(a.sq * a.group - 1);
+            // SAFETY: group is not 0.
+            limit[slot] = key_limit(a, len, unsafe { divide(row, a.group) }.0);
+        }
+        // Limits rise with the row: the tile's first row has the lowest.
+        // SAFETY: group is not 0.
+        let lowest_limit = key_limit(a, len, unsafe { divide(first_row, a.group) }.0);
+        Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+    }
+
+    /// Turns the raw scores of `SF * COLUMNS` keys from `token` on into weights relative to the new maximum,
+    /// and rescales `out` to it.
+    ///
+    /// # Safety
+    /// Every lane of the warp reaches this call.
+    #[inline(always)]
+    pub(super) unsafe fn update<const SF: usize, const OF: usize>(
+        &mut self,
+        scores: &mut [Fragment; SF],
+        out: &mut [Fragment; OF],
+        token: u32,
+        lane: u32,
+        scale_log2: f32,
+    ) {
+        for f in 0..SF {
+            for i in 0..4 {
+                scores[f][i] *= scale_log2;
+            }
+        }
+        if token + (SF * tile::COLUMNS) as u32 > self.lowest_limit {
+            for f in 0..SF {
+                for i in 0..4 {
+                    if token + tile::column(lane, f, i) >= self.limit[tile::slot(i)] {
+                        scores[f][i] = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+
+        let mut max = self.max;
+        for f in 0..SF {
+            for i in 0..4 {
+                max[tile::slot(i)] = math::max(max[tile::slot(i)], scores[f][i]);
+            }
+        }
+        let mut base = [0.0; ROWS];
+        let mut rescale = [0.0; ROWS];
+        for slot in 0..ROWS {
+            // SAFETY: the caller's promise.
+            max[slot] = unsafe { tile::row_max(max[slot]) };
+            base[slot] = finite(max[slot]);
+            rescale[slot] = math::exp2(self.max[slot] - base[slot]);
+            self.sum[slot] *= rescale[slot];
+        }
+        self.max = max;
+        for f in 0..OF {
+            for i in 0..4 {
+                out[f][i] *= rescale[tile::slot(i)];
+            }
+        }
+        for f in 0..SF {
+            for i in 0..4 {
+                scores[f][i] = math::exp2(scores[f][i] - base[tile::slot(i)]);
+                self.sum[tile::slot(i)] += scores[f][i];
+            }
+        }
+    }
+}
+
+/// What to subtract from scores whose maximum is `max`: itself, or 0 where no key was seen, so that minus
+/// infinity less the maximum stays minus infinity.
+#[inline(always)]
+pub(super) fn finite(max: f32) -> f32 {
+    if max == f32::NEG_INFINITY { 0.0 } else { max }
+}

@@ -1,0 +1,1 @@
+//! The vocabulary on AMD GPUs.

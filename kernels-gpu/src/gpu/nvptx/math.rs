@@ -1,0 +1,57 @@
+//! Arithmetic of one lane: the special function unit, and conversions.
+
+use core::arch::asm;
+
+/// 2 to the power of `x`; 0 for minus infinity. PTX ISA, "ex2": relative error 2^-22.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    let y: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("ex2.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(nostack, pure, nomem)) }
+    y
+}
+
+/// Logarithm to base 2; exact at 1. PTX ISA, "lg2": absolute error 2^-22 around 1.
+#[inline(always)]
+pub(crate) fn log2(x: f32) -> f32 {
+    let y: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("lg2.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(nostack, pure, nomem)) }
+    y
+}
+
+/// The larger value; the other one if one is NaN.
+#[inline(always)]
+pub(crate) fn max(a: f32, b: f32) -> f32 {
+    a.max(b)
+}
+
+/// `a * b + c`, rounded once.
+#[inline(always)]
+pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
+    core::intrinsics::fmaf32(a, b, c)
+}
+
+/// Two values rounded to bfloat16, `low` in the low half.
+#[inline(always)]
+pub(crate) fn pack_bf16(low: f32, high: f32) -> u32 {
+    let packed: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};",
+            out(reg32) packed, in(reg32) high, in(reg32) low, options(nostack, pure, nomem));
+    }
+    packed
+}
+
+/// Two values rounded to binary16, `low` in the low half.
+#[inline(always)]
+pub(crate) fn pack_f16(low: f32, high: f32) -> u32 {
+    let packed: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rn.f16x2.f32 {0}, {1}, {2};",
+            out(reg32) packed, in(reg32) high, in(reg32) low, options(nostack, pure, nomem));
+    }
+    packed
+}

@@ -1,0 +1,16 @@
+//! The vocabulary on NVIDIA GPUs: PTX instructions of sm_80 and later.
+//!
+//! One instruction a function. What computes on one lane is marked `pure`; what the whole warp executes
+//! together is not, because LLVM does not treat inline assembly as convergent and might move it.
+
+pub(crate) mod copy;
+pub(crate) mod math;
+pub(crate) mod matrix;
+pub(crate) mod ring;
+pub(crate) mod shared;
+pub(crate) mod thread;
+pub(crate) mod tile;
+pub(crate) mod warp;
+
+/// Whose GPU this is.
+pub(crate) const VENDOR: crate::abi::Vendor = crate::abi::Vendor::Nvidia;

@@ -1,0 +1,59 @@
+//! What the lanes of a warp do together.
+
+use super::thread::thread_idx_x;
+use core::arch::asm;
+
+/// Lanes of a warp.
+pub(crate) const SIZE: u32 = 32;
+
+/// This thread's lane.
+#[inline(always)]
+pub(crate) fn lane_id() -> u32 {
+    thread_idx_x() % SIZE
+}
+
+/// This thread's warp in the block.
+#[inline(always)]
+pub(crate) fn warp_id() -> u32 {
+    thread_idx_x() / SIZE
+}
+
+/// Waits for all lanes, and makes their memory accesses visible to each other.
+///
+/// # Safety
+/// Every lane of the warp reaches this call.
+#[inline(always)]
+pub(crate) unsafe fn sync_warp() {
+    // SAFETY: the caller's promise. PTX ISA, "bar.warp.sync".
+    unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) }
+}
+
+/// The value of the lane whose number differs in the bits of `mask`.
+///
+/// # Safety
+/// Every lane of the warp reaches this call with the same `mask`.
+#[inline(always)]
+pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
+    let result: f32;
+    // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
+    unsafe {
+        asm!("shfl.sync.bfly.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
+            out(reg32) result, in(reg32) value, in(reg32) mask, options(nostack));
+    }
+    result
+}
+
+/// Combines a value of every lane, in the same order in every lane.
+///
+/// # Safety
+/// Every lane of the warp reaches this call.
+#[inline(always)]
+pub(crate) unsafe fn reduce(mut value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut mask = SIZE / 2;
+    while mask > 0 {
+        // SAFETY: the caller's promise.
+        value = combine(value, unsafe { warp_shuffle_xor(value, mask) });
+        mask /= 2;
+    }
+    value
+}

@@ -1,0 +1,47 @@
+//! The entry points: one for each line of the ABI table.
+
+use crate::abi::{
+    AttentionArguments, BlockShape, CombineArguments, Geometry, Pointer, ReadArguments, attention_arguments,
+    combine_arguments, for_each_kernel, read_arguments,
+};
+use crate::attention;
+use crate::gpu::{VENDOR, tile};
+use crate::read;
+
+/// Defines an entry point that takes an argument list and passes it to `$body` as one value.
+macro_rules! kernel {
+    ($name:ident ($body:expr) $arguments:ident { $($(#[$doc:meta])* $argument:ident: $ty:ty,)* }) => {
+        /// Entry point of the kernel of this name.
+        ///
+        /// # Safety
+        /// The launch is as the ABI table says: grid, threads, shared memory, arguments.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "gpu-kernel" fn $name($($argument: $ty),*) {
+            let body = $body;
+            // SAFETY: the caller's promise.
+            unsafe { body($arguments { $($argument),* }) }
+        }
+    };
+}
+
+macro_rules! define_kernels {
+    ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     combine $combine:ident;
+     $(read $read:ident: $unroll:literal;)*) => {
+        $(attention_arguments!(kernel! $name ({
+            const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape);
+            const { assert!($q_tiles == 1 && G.tile_m == tile::M) };
+            attention::forward::<
+                tile::$operand,
+                { $qk / tile::DEPTH },
+                { G.chunk as usize / tile::COLUMNS },
+                { $v / tile::COLUMNS },
+                { G.warps as usize },
+                { G.stages as usize },
+            >
+        }) AttentionArguments);)*
+        combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
+        $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
+    };
+}
+for_each_kernel!(define_kernels);
