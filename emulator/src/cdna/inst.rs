@@ -349,7 +349,6 @@ pub(crate) struct Operand(pub(crate) u16);
 impl Operand {
     pub(crate) const NONE: Self = Self(u16::MAX);
     pub(crate) const VCC: Self = Self(106);
-    pub(crate) const M0: Self = Self(124);
     pub(crate) const EXEC: Self = Self(126);
     pub(crate) const LITERAL: Self = Self(255);
     /// Number of the first vector register.

@@ -1,11 +1,28 @@
 //! Executes gfx950 (CDNA4) code objects.
 
-pub(crate) mod decode;
-pub(crate) mod inst;
-pub(crate) mod memory_ops;
-pub(crate) mod salu_ops;
-pub(crate) mod text;
-pub(crate) mod valu_ops;
+mod compare;
+mod decode;
+mod elf;
+mod float;
+mod inst;
+mod lanes;
+mod lds;
+mod memory_ops;
+mod mfma;
+mod operands;
+mod packed;
+mod program;
+mod salu;
+mod salu_ops;
+mod smem;
+mod text;
+mod valu;
+mod valu_ops;
+mod vmem;
+mod wait;
+mod wave;
+
+pub(crate) use program::load;
 
 /// Disassembles `code`: the text of each instruction with its byte offset, or why there is none.
 pub fn disassemble(code: &[u8]) -> Vec<(u32, Result<String, String>)> {

@@ -101,8 +101,6 @@ table! {
             0x01a s_bitset1_b32 [1 1] READS_DST;
             0x01b s_bitset1_b64 [2 1] READS_DST;
             0x01c s_getpc_b64 [2];
-            0x01d s_setpc_b64 [0 2];
-            0x01e s_swappc_b64 [2 2];
             0x020 s_and_saveexec_b64 [2 2];
             0x021 s_or_saveexec_b64 [2 2];
             0x022 s_xor_saveexec_b64 [2 2];

@@ -76,12 +76,21 @@ fn operand(operand: Operand, width: u8, literal: u32) -> String {
         252 => "src_execz",
         253 => "src_scc",
         254 => "src_lds_direct",
+        // A literal that an inline constant could have said.
+        255 if inlinable(literal) => return format!("lit({literal:#x})"),
         255 => return format!("{literal:#x}"),
         256..=511 => return range("v", number - 256),
         512..=767 => return range("a", number - 512),
         _ => "?",
     };
     name.to_string()
+}
+
+/// Whether a 32-bit operand has an inline constant for these bits.
+fn inlinable(bits: u32) -> bool {
+    const FLOATS: [u32; 5] = [0x3e22_f983, 0x3f00_0000, 0x3f80_0000, 0x4000_0000, 0x4080_0000];
+    let negated = bits & 0x7fff_ffff;
+    (-16..=64).contains(&(bits as i32)) || FLOATS.contains(&bits) || FLOATS[1..].contains(&negated)
 }
 
 /// `0x10`, `-0x8`.
