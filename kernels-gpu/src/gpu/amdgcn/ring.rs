@@ -53,8 +53,8 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         const {
             assert!(STAGES == 2, "K of one chunk is kept ahead");
-            assert!(SF % 2 == 0 && COLUMNS * 2 == DEPTH, "two fragments of weights make one operand");
-            assert!(OF % 8 == 0, "the eight places that a block can take lie in one row");
+            assert!(SF.is_multiple_of(2) && COLUMNS * 2 == DEPTH, "two fragments of weights make one operand");
+            assert!(OF.is_multiple_of(8), "the eight places that a block can take lie in one row");
         }
         let lane = warp::lane_id();
         let row = lane / 4;
@@ -103,7 +103,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let mut source = chunk.v.wrapping_add((u64::from(row) * chunk.v_stride) as usize);
         for i in 0..Self::CHUNK / step {
             let row = row + i * step;
-            let piece = place ^ row % 8 * (BLOCK / PIECE);
+            let piece = place ^ (row % 8 * (BLOCK / PIECE));
             let exists = row < chunk.tokens;
             let source_piece = source.wrapping_add((piece * PIECE) as usize);
             let source_piece = if exists { source_piece } else { ZEROS.0.as_ptr() };
@@ -173,7 +173,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             for f in 0..OF {
                 // The block number's lower three bits take part in the permutation.
                 let block = f as u32 * BLOCK;
-                let address = (lane ^ block % (8 * BLOCK)) + block / (8 * BLOCK) * (8 * BLOCK) + rows;
+                let address = (lane ^ (block % (8 * BLOCK))) + block / (8 * BLOCK) * (8 * BLOCK) + rows;
                 // SAFETY: the caller's promise; the addresses lie in the stage.
                 let (first, second) = unsafe {
                     (load_matrix_transposed(address), load_matrix_transposed(address + COLUMNS as u32 * Self::V_PITCH))
