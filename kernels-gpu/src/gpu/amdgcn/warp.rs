@@ -1,0 +1,68 @@
+//! What the lanes of a wave do together. They run in step, so nothing here waits for them.
+
+use super::thread::thread_idx_x;
+use core::arch::amdgpu;
+
+/// Lanes of a wave.
+pub(crate) const SIZE: u32 = 64;
+
+/// This thread's lane.
+#[inline(always)]
+pub(crate) fn lane_id() -> u32 {
+    thread_idx_x() % SIZE
+}
+
+/// This thread's wave in the block. Read from the first lane, so that LLVM knows that all have the same one
+/// and keeps what follows from it in scalar registers.
+#[inline(always)]
+pub(crate) fn warp_id() -> u32 {
+    amdgpu::readfirstlane_u32(thread_idx_x() / SIZE)
+}
+
+/// The value of the lane whose number differs in the bits of `mask`. CDNA4 ISA, "DS_BPERMUTE_B32".
+///
+/// # Safety
+/// Every lane of the wave reaches this call with the same `mask`.
+#[inline(always)]
+pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
+    // SAFETY: the caller's promise. The lane is given as a byte address.
+    f32::from_bits(unsafe { amdgpu::ds_bpermute((lane_id() ^ mask) * 4, value.to_bits()) })
+}
+
+/// The values of lanes `l % 32` and `l % 32 + 32`. CDNA4 ISA, "V_PERMLANE32_SWAP_B32".
+///
+/// # Safety
+/// Every lane of the wave reaches this call.
+#[inline(always)]
+pub(crate) unsafe fn halves(value: f32) -> (f32, f32) {
+    // SAFETY: the caller's promise. The first operand's upper lanes change places with the second's lower ones.
+    let (low, high) = unsafe { amdgpu::permlane32_swap::<false, false>(value.to_bits(), value.to_bits()) };
+    (f32::from_bits(low), f32::from_bits(high))
+}
+
+/// The values of the even and the odd row of 16 lanes, at this lane's place, of the two rows that it is in.
+/// CDNA4 ISA, "V_PERMLANE16_SWAP_B32".
+///
+/// # Safety
+/// Every lane of the wave reaches this call.
+#[inline(always)]
+pub(crate) unsafe fn neighbour_rows(value: f32) -> (f32, f32) {
+    // SAFETY: the caller's promise. The first operand's odd rows change places with the second's even ones.
+    let (even, odd) = unsafe { amdgpu::permlane16_swap::<false, false>(value.to_bits(), value.to_bits()) };
+    (f32::from_bits(even), f32::from_bits(odd))
+}
+
+/// Combines a value of every lane, in the same order in every lane.
+///
+/// # Safety
+/// Every lane of the wave reaches this call.
+#[inline(always)]
+pub(crate) unsafe fn reduce(mut value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut mask = SIZE / 2;
+    while mask > 0 {
+        // SAFETY: the caller's promise.
+        value = combine(value, unsafe { warp_shuffle_xor(value, mask) });
+        mask /= 2;
+    }
+    value
+}
