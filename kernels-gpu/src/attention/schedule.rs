@@ -1,7 +1,7 @@
 //! Which rows and which KV tokens a block, and each of its warps, works on.
 
 use crate::abi::{AttentionArguments, STATUS_BAD_LENGTH};
-use crate::gpu::{Chunk, divide, thread};
+use crate::gpu::{Chunk, divide, thread, warp};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// One query tile against one split of a sequence's KV.
@@ -47,6 +47,7 @@ impl Unit {
     #[inline(always)]
     pub(super) unsafe fn new(a: &AttentionArguments, index: u32, sizes: Sizes) -> Self {
         let Sizes { tile_rows, tile_n, .. } = sizes;
+        let index = warp::per_lane(index);
         // SAFETY: the counts are not 0, since there is a unit.
         let (kv_head, m_block, batch, split) = unsafe {
             let (rest, kv_head) = divide(index, a.kv_heads);
@@ -74,7 +75,8 @@ impl Unit {
             let begin = u64::from(split) * u64::from(split_tokens);
             (begin.min(u64::from(visible)) as u32, (begin + u64::from(split_tokens)).min(u64::from(visible)) as u32)
         };
-        Self { batch, kv_head, split, first_row, len, begin, end: end.min(visible) }
+        let (begin, end) = (warp::uniform(begin), warp::uniform(end.min(visible)));
+        Self { batch, kv_head, split, first_row, len: warp::uniform(len), begin, end }
     }
 
     /// Rows of the KV head: all queries of all heads in the group.

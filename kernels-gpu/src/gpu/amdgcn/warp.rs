@@ -12,11 +12,27 @@ pub(crate) fn lane_id() -> u32 {
     thread_idx_x() % SIZE
 }
 
-/// This thread's wave in the block. Read from the first lane, so that LLVM knows that all have the same one
-/// and keeps what follows from it in scalar registers.
+/// This thread's wave in the block.
 #[inline(always)]
 pub(crate) fn warp_id() -> u32 {
-    amdgpu::readfirstlane_u32(thread_idx_x() / SIZE)
+    uniform(thread_idx_x() / SIZE)
+}
+
+/// A value that is the same in all lanes, kept by each lane for itself. A wave has about a hundred registers
+/// for what is the same in all lanes: arguments and indices that are seldom needed should not fill them.
+#[inline(always)]
+pub(crate) fn per_lane(value: u32) -> u32 {
+    /// DPP control: each lane of four reads itself.
+    const QUAD_PERM_IDENTITY: u32 = 0b11_10_01_00;
+    // SAFETY: no lane reads another. LLVM does not see that, and so keeps the value in a vector register.
+    unsafe { amdgpu::update_dpp::<QUAD_PERM_IDENTITY, 0xf, 0xf, true>(0, value) }
+}
+
+/// A value that is the same in all lanes, kept once for the wave: what loops and branches depend on.
+/// CDNA4 ISA, "V_READFIRSTLANE_B32".
+#[inline(always)]
+pub(crate) fn uniform(value: u32) -> u32 {
+    amdgpu::readfirstlane_u32(value)
 }
 
 /// The value of the lane whose number differs in the bits of `mask`. CDNA4 ISA, "DS_BPERMUTE_B32".
