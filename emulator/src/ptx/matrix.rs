@@ -255,18 +255,20 @@ fn accumulate_anywhere(operands: &Operands, sums: &mut [[f32; N]; M]) {
 #[inline(always)]
 fn accumulate_row(operands: &Operands, m: usize, sums: &mut [f32; N], largest: &[i32; N]) {
     let power = |e: i32| f32::from_bits(((e + 127) as u32) << 23);
-    let mut scale = [0f32; N];
-    // Two sums of at most 9 terms below 2^27 each.
+    let cut = |scaled: f32| -> i32 {
+        // SAFETY: a term is finite and less than 4 times 2^largest, so less than 2^27 when it is scaled.
+        unsafe { scaled.to_int_unchecked() }
+    };
+    let scale = largest.map(|e| power(FRACTION - e));
+    // Two sums of at most 9 terms each: less than 2^31.
     let (mut even, mut odd) = ([0i32; N], [0i32; N]);
-    // SAFETY, for all three conversions: a term is less than 4 times 2^largest, and scaled less than 2^27.
     for n in 0..N {
-        scale[n] = power(FRACTION - largest[n]);
-        even[n] = unsafe { (sums[n] * scale[n]).to_int_unchecked() };
+        even[n] = cut(sums[n] * scale[n]);
     }
     for k in (0..K).step_by(2) {
         for n in 0..N {
-            even[n] += unsafe { (operands.a[m][k] * operands.b[k][n] * scale[n]).to_int_unchecked::<i32>() };
-            odd[n] += unsafe { (operands.a[m][k + 1] * operands.b[k + 1][n] * scale[n]).to_int_unchecked::<i32>() };
+            even[n] += cut(operands.a[m][k] * operands.b[k][n] * scale[n]);
+            odd[n] += cut(operands.a[m][k + 1] * operands.b[k + 1][n] * scale[n]);
         }
     }
     for n in 0..N {
@@ -281,7 +283,7 @@ fn accumulate_row(operands: &Operands, m: usize, sums: &mut [f32; N], largest: &
 fn accumulate_exactly(operands: &Operands, m: usize, n: usize, sum: f32) -> f32 {
     let terms = || (0..K).map(|k| (operands.a[m][k], operands.b[k][n]));
     let exponents = (0..K).map(|k| operands.a_exponent[m][k] + operands.b_exponent[k][n]);
-    if sum.is_nan() || terms().any(|(a, b)| a.is_nan() || b.is_nan() || a * b != a * b) {
+    if sum.is_nan() || terms().any(|(a, b)| (a * b).is_nan()) {
         return f32::NAN;
     }
     let infinite = |sign: bool| {
@@ -327,7 +329,7 @@ mod tests {
             let sign_and_mantissa = random(state) & 0x807f_0000;
             let exponent = 127 - spread / 2 + random(state) % spread;
             let value = f32::from_bits(sign_and_mantissa | exponent << 23);
-            let value = if random(state) % 8 == 0 { 0.0 } else { value };
+            let value = if random(state).is_multiple_of(8) { 0.0 } else { value };
             (value, exponent_of(value, least))
         };
         let mut o = Operands { a: [[0.0; K]; M], a_exponent: [[0; K]; M], b: [[0.0; N]; K], b_exponent: [[0; N]; K] };
