@@ -276,7 +276,7 @@ impl Wave {
             }),
             v_bfe_i32 => self.int(inst, |[a, b, c]| match c & 31 {
                 0 => 0,
-                width => ((a >> (b & 31)) << (32 - width)) as i32 as u32,
+                width => (((a >> (b & 31)) << (32 - width)) as i32 >> (32 - width)) as u32,
             }),
             v_bfi_b32 => self.int(inst, |[a, b, c]| a & b | !a & c),
             v_bfm_b32 => self.int(inst, |[a, b]| ((1 << (a & 31)) - 1) << (b & 31)),
@@ -580,7 +580,7 @@ fn divide_scale(wanted: f32, d: f32, n: f32) -> (f32, bool) {
     } else if d.is_subnormal() {
         (up(true), false)
     } else if tiny_reciprocal && tiny_quotient {
-        (up(is_d), true)
+        (if is_d { float::ldexp(wanted, -64) } else { wanted }, true)
     } else if tiny_reciprocal {
         (float::ldexp(wanted, -64), false)
     } else if tiny_quotient {
@@ -603,6 +603,9 @@ fn divide_fixup(quotient: f32, d: f32, n: f32) -> f32 {
         sign * f32::INFINITY
     } else if d.is_infinite() || n == 0.0 {
         sign * 0.0
+    } else if quotient.is_nan() {
+        // The quotient overflowed, and its refinement subtracted infinities.
+        sign * f32::INFINITY
     } else {
         sign * quotient.abs()
     }

@@ -18,10 +18,12 @@ static WORDS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 
 /// The code of some lines of assembly. `;` begins a comment.
 pub fn assemble(text: &str) -> Vec<u8> {
+    let lines = text.lines().map(|line| line.split(';').next().unwrap_or("").trim()).filter(|line| !line.is_empty());
+    let missing: Vec<_> = lines.clone().filter(|line| !WORDS.contains_key(line)).collect();
+    assert!(missing.is_empty(), "words.txt lacks:\n{}\n", missing.join("\n"));
     let mut code = Vec::new();
-    for line in text.lines().map(|line| line.split(';').next().unwrap_or("").trim()).filter(|line| !line.is_empty()) {
-        let words = WORDS.get(line).unwrap_or_else(|| panic!("words.txt lacks `{line}`"));
-        let bytes: Vec<u8> = words
+    for line in lines {
+        let bytes: Vec<u8> = WORDS[line]
             .split_whitespace()
             .flat_map(|word| u32::from_str_radix(word, 16).expect("hexadecimal words").to_le_bytes())
             .collect();
@@ -180,5 +182,93 @@ impl Kernel {
             Err(error) => panic!("expected a fault: {error}"),
             Ok(_) => panic!("expected a fault"),
         }
+    }
+}
+
+/// A register in each lane.
+pub type Lanes = [u32; 64];
+
+/// Registers before and after some instructions.
+#[derive(Clone)]
+pub struct Registers {
+    /// v0 to v39; those from v8 can be set and are read back.
+    pub v: [Lanes; 40],
+    /// s0 to s17; s8 to s15 can be set, s16 and s17 are read back.
+    pub s: [u32; 18],
+    /// Read back; 0 before.
+    pub vcc: u64,
+    /// Read back.
+    pub scc: bool,
+}
+
+impl Registers {
+    /// All zero.
+    pub fn new() -> Self {
+        Self { v: [[0; 64]; 40], s: [0; 18], vcc: 0, scc: false }
+    }
+
+    /// With a vector register set.
+    pub fn with(mut self, register: usize, f: impl Fn(u32) -> u32) -> Self {
+        self.v[register] = std::array::from_fn(|lane| f(lane as u32));
+        self
+    }
+
+    /// Executes instructions on one wave with 4 KiB of LDS. v0 is the lane; v1 four times the lane.
+    pub fn execute(&self, body: &str) -> Self {
+        let vector = |text: &str, store: bool| -> String {
+            let lines = (8..40).map(|r| {
+                let (base, at) = if r < 24 { ("v1", (r - 8) * 256) } else { ("v2", (r - 24) * 256) };
+                let offset = if at > 0 { format!(" offset:{at}") } else { String::new() };
+                if store {
+                    format!("{text} {base}, v{r}, s[6:7]{offset}")
+                } else {
+                    format!("{text} v{r}, {base}, s[4:5]{offset}")
+                }
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let scalars = ["vcc_lo", "vcc_hi", "s16", "s17", "s18"].iter().enumerate().map(|(i, name)| {
+            let offset = if i > 0 { format!(" offset:{}", i * 256) } else { String::new() };
+            format!("v_mov_b32_e32 v4, {name}\nglobal_store_dword v3, v4, s[6:7]{offset}\n")
+        });
+        let text = format!(
+            "s_load_dwordx4 s[4:7], s[0:1], 0x0
+             v_lshlrev_b32_e32 v1, 2, v0
+             v_add_u32_e32 v2, 0x1000, v1
+             v_add_u32_e32 v3, 0x2000, v1
+             s_waitcnt lgkmcnt(0)
+             s_load_dwordx8 s[8:15], s[4:5], 0x2000
+             {}
+             s_mov_b64 vcc, 0
+             s_mov_b64 s[16:17], 0
+             s_cmp_lg_u32 s0, s0
+             s_waitcnt vmcnt(0) lgkmcnt(0)
+             {body}
+             s_cselect_b32 s18, 1, 0
+             s_waitcnt vmcnt(0) lgkmcnt(0)
+             s_mov_b64 exec, -1
+             {}
+             {}
+             s_endpgm",
+            vector("global_load_dword", false),
+            vector("global_store_dword", true),
+            scalars.collect::<String>(),
+        );
+        let mut input = vec![0; 4096];
+        for (r, lanes) in self.v[8..].iter().enumerate() {
+            input[r * 64..][..64].copy_from_slice(lanes);
+        }
+        input[2048..2056].copy_from_slice(&self.s[8..16]);
+        let (words, _) =
+            Kernel::new(&text).lds(4096).run_with(64, &input).unwrap_or_else(|error| panic!("{body}: {error}"));
+        let mut after = self.clone();
+        for (r, lanes) in after.v[8..].iter_mut().enumerate() {
+            lanes.copy_from_slice(&words[r * 64..][..64]);
+        }
+        let scalar = |i: usize| words[2048 + i * 64];
+        after.vcc = u64::from(scalar(0)) | u64::from(scalar(1)) << 32;
+        after.s[16..].copy_from_slice(&[scalar(2), scalar(3)]);
+        after.scc = scalar(4) != 0;
+        after
     }
 }
