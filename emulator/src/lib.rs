@@ -23,6 +23,7 @@ mod error;
 mod fault;
 mod machine;
 mod memory;
+mod ptx;
 mod races;
 mod shared;
 

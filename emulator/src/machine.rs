@@ -116,10 +116,7 @@ impl Machine {
     /// Decodes an artefact: PTX text (a trailing zero byte is allowed), or an ELF code object for gfx950.
     pub fn load(&self, image: &[u8]) -> Result<Module, Error> {
         let kernels = match self.arch {
-            Arch::Sm90 | Arch::Sm100 => {
-                let reason = format!("{} bytes of {} code: cannot be decoded yet", image.len(), self.arch.name());
-                return Err(Error::Load { place: "start of the artefact".into(), reason });
-            }
+            Arch::Sm90 | Arch::Sm100 => crate::ptx::load(self.arch, image)?,
             Arch::Gfx950 => crate::cdna::load(image)?,
         };
         Ok(Module::new(self.arch, kernels))

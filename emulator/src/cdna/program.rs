@@ -417,7 +417,9 @@ impl Kernel {
                 let pc = wave.pc;
                 wave.pc = next;
                 wave.waits.passed_barrier = true;
-                return Ok(Some(Stop::Barrier { id: 0, threads: None, pc }));
+                // A wave arrives as a whole, whatever EXEC is.
+                let arrived = (block.launch.threads() - wave.first_thread).min(LANES as u32);
+                return Ok(Some(Stop::Barrier { id: 0, threads: None, arrived, pc }));
             }
             Control::Waitcnt => {
                 let (vm, _, lgkm) = wait_counts(step.inst.imm as u16);
