@@ -41,7 +41,6 @@ impl Kernel {
             records = size.bits;
             address &= 0xffff_ffff_ffff;
         }
-        let bytes = u32::from(registers) * 4;
         let mut sectors = Vec::new();
         for i in 0..u64::from(registers) {
             let place = offset.wrapping_add(i * 4);
@@ -63,8 +62,8 @@ impl Kernel {
         }
         let global: Vec<_> = sectors.into_iter().filter(|&at| Self::is_global(at)).collect();
         if !global.is_empty() {
-            block.counters.global_load_bytes += u64::from(bytes);
-            block.counters.global_load_sectors += counters::sectors(global.into_iter(), 4);
+            block.counters.global_load_bytes += 4 * global.len() as u64;
+            block.counters.global_load_sectors += counters::sectors(global.into_iter().map(|at| (at, 4)));
         }
         wave.waits.issue_scalar(inst.dst, registers);
         Ok(())
