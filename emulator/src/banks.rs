@@ -91,13 +91,14 @@ impl Banks {
         let words = bytes.div_ceil(4);
         // The words so far in order of arrival, the first one in each bank, and the passes of each bank.
         let (mut seen, mut used) = ([0u32; 64], 0);
-        let (mut first, mut passes, mut most) = ([u32::MAX; 64], [0u8; 64], 1);
+        let (mut first, mut passes, mut busy, mut most) = ([0u32; 64], [0u8; 64], 0u64, 1);
         while lanes != 0 {
             let word = address(lanes.trailing_zeros() as usize) / 4;
             lanes &= lanes - 1;
             for word in word..word + words {
                 let bank = (word % self.count) as usize;
-                if first[bank] == u32::MAX {
+                if busy >> bank & 1 == 0 {
+                    busy |= 1 << bank;
                     (first[bank], passes[bank]) = (word, 1);
                 } else if first[bank] != word && !seen[..used].contains(&word) {
                     passes[bank] += 1;

@@ -91,6 +91,7 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
     let mut m = Modifiers { parts: parts.collect() };
     let o = Operands { list: &s.operands };
     let decoded = match name {
+        "add" | "sub" | "mul" | "fma" if m.flag("f32x2") => packed(d, name, &mut m, &o)?,
         "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" => binary(d, name, &mut m, &o)?,
         "mad" | "fma" => mad(d, name, &mut m, &o)?,
         "shl" | "shr" => shift(d, name, &mut m, &o)?,
@@ -294,6 +295,21 @@ fn mad(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>)
         return Ok(any(Op::MadWide { signed: ty.signed(), width, d: to, a, b, c }, Class::Integer));
     }
     Err(d.error(format!("{name} of {ty:?} needs .lo or .wide of 32 bits")))
+}
+
+/// `.f32x2` of sm_100: two f32 in a 64-bit register, each by itself.
+fn packed(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
+    let mode = m.float_mode();
+    let (a, b) = (d.source64(o.get(d, 1)?, Ty::B64)?, d.source64(o.get(d, 2)?, Ty::B64)?);
+    let c = if name == "fma" { Some(d.source64(o.get(d, 3)?, Ty::B64)?) } else { None };
+    let to = d.destination64(o.get(d, 0)?)?;
+    let op = match (name, c) {
+        ("fma", Some(c)) => Op::PackedFma32 { mode, d: to, a, b, c },
+        ("add", _) => Op::Packed32 { op: FloatOp::Add, mode, d: to, a, b },
+        ("sub", _) => Op::Packed32 { op: FloatOp::Sub, mode, d: to, a, b },
+        _ => Op::Packed32 { op: FloatOp::Mul, mode, d: to, a, b },
+    };
+    Ok(any(op, Class::Float))
 }
 
 fn shift(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {

@@ -509,6 +509,21 @@ pub(super) enum Op {
         b: Reg,
         c: Reg,
     },
+    /// Two f32 in a register.
+    Packed32 {
+        op: FloatOp,
+        mode: FloatMode,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    PackedFma32 {
+        mode: FloatMode,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
     Fma64 {
         d: Reg,
         a: Reg,
