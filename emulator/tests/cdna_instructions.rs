@@ -36,8 +36,14 @@ fn fp32_arithmetic() {
     check("v_sub_f32_e32 v24, v8, v9", &[([TWO, ONE, 0], ONE)]);
     check("v_subrev_f32_e32 v24, v8, v9", &[([TWO, ONE, 0], ONE | NEG)]);
     check(
-        "v_mul_f32_e64 v24, -|v8|, v9 clamp mul:2",
-        &[([ONE, TWO | NEG, 0], ONE), ([TWO, bits(-0.125), 0], bits(0.5)), ([NAN, ONE, 0], 0)],
+        "v_mul_f32_e64 v24, -|v8|, v9 clamp",
+        &[([ONE, TWO | NEG, 0], ONE), ([TWO, bits(-0.125), 0], bits(0.25)), ([NAN, ONE, 0], 0)],
+    );
+    // Output factors count only where denormals are flushed.
+    check("v_mul_f32_e64 v24, v8, v9 mul:2", &[([ONE, TWO, 0], TWO)]);
+    check(
+        "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 2), 0\nv_mul_f32_e64 v24, v8, v9 mul:2",
+        &[([ONE, TWO, 0], bits(4.0))],
     );
     // Denormals are kept: the descriptor says so.
     check("v_mul_f32_e32 v24, v8, v9", &[([1, ONE, 0], 1), ([0x0080_0000, bits(0.5), 0], 0x0040_0000)]);
@@ -186,7 +192,7 @@ fn integers() {
     check("v_lshl_or_b32 v24, v8, v9, v10", &[([3, 4, 1], 49)]);
     check("v_and_or_b32 v24, v8, v9, v10", &[([0xff, 0x3c, 1], 0x3d)]);
     check("v_bfe_u32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xbe), ([0xdead_beef, 8, 0], 0)]);
-    check("v_bfe_i32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xffff_ffbe)]);
+    check("v_bfe_i32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xffff_ffbe), ([0x8000_0000, 31, 8], u32::MAX)]);
     check("v_bfi_b32 v24, v8, v9, v10", &[([0xff00, 0x1234, 0xabcd], 0x12cd)]);
     check("v_alignbit_b32 v24, v8, v9, v10", &[([0x1, 0x8000_0000, 31], 3)]);
     check(

@@ -65,6 +65,9 @@ impl Kernel {
         if kernel.dynamic_stack {
             return Err(refuse(0, "a stack whose size is not known".into()));
         }
+        if let Some(reason) = Mode::unsupported(kernel.descriptor.float_mode) {
+            return Err(refuse(0, reason));
+        }
         let code = &image[kernel.code.clone()];
         let mut steps = Vec::new();
         let mut offset = if kernel.descriptor.preload.0 > 0 { PRELOAD_PROLOGUE } else { 0 };

@@ -276,7 +276,7 @@ impl Wave {
             }),
             v_bfe_i32 => self.int(inst, |[a, b, c]| match c & 31 {
                 0 => 0,
-                width => (((a >> (b & 31)) << (32 - width)) as i32 >> (32 - width)) as u32,
+                width => ((a as i32 >> (b & 31)) << (32 - width) >> (32 - width)) as u32,
             }),
             v_bfi_b32 => self.int(inst, |[a, b, c]| a & b | !a & c),
             v_bfm_b32 => self.int(inst, |[a, b]| ((1 << (a & 31)) - 1) << (b & 31)),
