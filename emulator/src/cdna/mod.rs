@@ -1,7 +1,9 @@
 //! Executes gfx950 (CDNA4) code objects.
 
 mod compare;
+mod convert;
 mod decode;
+mod divide;
 mod elf;
 mod float;
 mod inst;

@@ -178,16 +178,12 @@ table! {
             0x236 v_cvt_scalef32_pk_bf8_f32 [1 1 1 1] READS_DST;
             0x239 v_cvt_scalef32_pk_f32_fp8 [2 1 1];
             0x23a v_cvt_scalef32_pk_f32_bf8 [2 1 1];
-            0x23b v_cvt_scalef32_f32_fp8 [1 1 1];
-            0x23c v_cvt_scalef32_f32_bf8 [1 1 1];
             0x240 v_cvt_scalef32_pk_fp8_f16 [1 1 1] READS_DST;
             0x241 v_cvt_scalef32_pk_bf8_f16 [1 1 1] READS_DST;
             0x244 v_cvt_scalef32_pk_fp8_bf16 [1 1 1] READS_DST;
             0x245 v_cvt_scalef32_pk_bf8_bf16 [1 1 1] READS_DST;
             0x248 v_cvt_scalef32_pk_f16_fp8 [1 1 1];
             0x249 v_cvt_scalef32_pk_f16_bf8 [1 1 1];
-            0x24a v_cvt_scalef32_f16_fp8 [1 1 1] READS_DST;
-            0x24b v_cvt_scalef32_f16_bf8 [1 1 1] READS_DST;
             0x267 v_cvt_pk_f16_f32 [1 1 1];
             0x268 v_cvt_pk_bf16_f32 [1 1 1];
             0x269 v_cvt_scalef32_pk_bf16_fp8 [1 1 1];
