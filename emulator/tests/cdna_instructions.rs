@@ -239,6 +239,8 @@ fn halves() {
         "v_pk_fma_f16 v24, v8, v9, v10 neg_lo:[0,0,1] neg_hi:[1,0,0]",
         &[([pair(0x4000, 0x4000), pair(0x4000, 0x4000), pair(0x3c00, 0x3c00)], pair(0x4200, 0xc200))],
     );
+    check("v_fma_f16 v24, v8, v9, v10", &[([0x4000, 0x4000, 0x3c00], 0xaaaa_4500)]);
+    check("v_mad_legacy_u16 v24, v8, v9, v10", &[([300, 300, 7], 0x0000_5f97)]);
     check("v_pk_add_u16 v24, v8, v9", &[([pair(0xffff, 1), pair(2, 3), 0], pair(1, 4))]);
     check(
         "v_fma_mix_f32 v24, v8, v9, v10 op_sel:[0,1,0] op_sel_hi:[0,1,0]",

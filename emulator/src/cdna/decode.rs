@@ -84,6 +84,7 @@ impl Decoder<'_> {
             inst.literal = self.take()?;
         }
         inst.bytes = self.used * 4;
+        inst.mods.ordered = inst.mods.cache & Mods::SC1 != 0;
         Ok(inst)
     }
 

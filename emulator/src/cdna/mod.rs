@@ -5,6 +5,7 @@ mod convert;
 mod decode;
 mod divide;
 mod elf;
+mod expansion;
 mod float;
 mod inst;
 mod lanes;

@@ -1,7 +1,7 @@
 //! How vector instructions read and write lanes: modifiers, DPP, SDWA, half selects, EXEC.
 
 use super::float;
-use super::inst::{Dpp, Encoding, Inst, Operand};
+use super::inst::{Dpp, Encoding, Inst, KEEPS_HALF, Op, Operand};
 use super::wave::{As, LANES, Lanes, Scalar, Vector, Wave};
 use crate::fault::Trap;
 
@@ -137,17 +137,12 @@ impl Wave {
         self.write(index, &value, mask);
     }
 
-    /// Writes a 16-bit result: into the half that `op_sel` chooses, else zero-extended.
-    pub(super) fn put16(&mut self, inst: &Inst, mut value: Vector) {
-        let Some(index) = inst.dst.vector_index() else { return };
-        if inst.encoding == Encoding::Vop3 && inst.mods.op_sel & 8 != 0 {
-            let old = self.vectors[index];
-            for (bits, old) in value.bits.iter_mut().zip(old) {
-                *bits = *bits << 16 | old & 0xffff;
-            }
-            value.undefined |= self.vectors_undefined[index];
-        }
-        self.put(inst, value);
+    /// Writes a 16-bit result: into the half that `op_sel` chooses, the other half kept; or else, by most
+    /// instructions, into the low half with the high one cleared.
+    pub(super) fn put16(&mut self, inst: &Inst, value: Vector) {
+        let high = inst.encoding == Encoding::Vop3 && inst.mods.op_sel & 8 != 0;
+        let keeps = matches!(inst.op, Op::Valu(op) if op.row().has(KEEPS_HALF));
+        if high || keeps { self.put_half(inst, value, high) } else { self.put(inst, value) }
     }
 
     /// Writes 16 bits into the low or high half of the destination and keeps the other.

@@ -90,8 +90,8 @@ impl Wave {
             v_min3_f16 => self.half(inst, |[a, b, c]| float::min(float::min(a, b), c)),
             v_max3_f16 => self.half(inst, |[a, b, c]| float::max(float::max(a, b), c)),
             v_med3_f16 => self.half(inst, |[a, b, c]| float::med3(a, b, c)),
-            v_mad_f16 => self.half(inst, |[a, b, c]| float::f16_to_f32(float::f16_bits(a * b)) + c),
-            v_fma_f16 => self.half(inst, |[a, b, c]| fma_to_odd(a, b, c)),
+            v_mad_f16 | v_mad_legacy_f16 => self.half(inst, |[a, b, c]| float::f16_to_f32(float::f16_bits(a * b)) + c),
+            v_fma_f16 | v_fma_legacy_f16 => self.half(inst, |[a, b, c]| fma_to_odd(a, b, c)),
             v_rcp_f16 => self.half(inst, |[a]| a.recip()),
             v_sqrt_f16 => self.half(inst, |[a]| a.sqrt()),
             v_rsq_f16 => self.half(inst, |[a]| (1.0 / f64::from(a).sqrt()) as f32),
@@ -110,7 +110,7 @@ impl Wave {
                 });
                 self.put16(inst, Vector { bits, undefined: a.undefined | b.undefined });
             }
-            v_div_fixup_f16 => self.half(inst, |[q, d, n]| super::divide::fixup(q, d, n)),
+            v_div_fixup_f16 | v_div_fixup_legacy_f16 => self.half(inst, |[q, d, n]| super::divide::fixup(q, d, n)),
 
             // Integers
             v_add_u32 if inst.mods.clamp => self.int(inst, |[a, b]| a.saturating_add(b)),
@@ -143,7 +143,9 @@ impl Wave {
             v_mad_i32_i16 => {
                 self.int(inst, |[a, b, c]| (i32::from(a as i16) * i32::from(b as i16)).wrapping_add(c as i32) as u32)
             }
-            v_mad_u16 => self.int16(inst, |[a, b, c]| a.wrapping_mul(b).wrapping_add(c)),
+            v_mad_u16 | v_mad_i16 | v_mad_legacy_u16 | v_mad_legacy_i16 => {
+                self.int16(inst, |[a, b, c]| a.wrapping_mul(b).wrapping_add(c))
+            }
             v_min_i32 => self.int(inst, |[a, b]| (a as i32).min(b as i32) as u32),
             v_max_i32 => self.int(inst, |[a, b]| (a as i32).max(b as i32) as u32),
             v_min_u32 => self.int(inst, |[a, b]| a.min(b)),
@@ -212,6 +214,11 @@ impl Wave {
             v_bfm_b32 => self.int(inst, |[a, b]| ((1 << (a & 31)) - 1) << (b & 31)),
             v_bfrev_b32 => self.int(inst, |[a]| a.reverse_bits()),
             v_ffbh_u32 => self.int(inst, |[a]| if a == 0 { u32::MAX } else { a.leading_zeros() }),
+            v_ffbh_i32 => self.int(inst, |[a]| match a ^ (a as i32 >> 31) as u32 {
+                0 => u32::MAX,
+                differing => differing.leading_zeros(),
+            }),
+            v_xad_u32 => self.int(inst, |[a, b, c]| (a ^ b).wrapping_add(c)),
             v_ffbl_b32 => self.int(inst, |[a]| if a == 0 { u32::MAX } else { a.trailing_zeros() }),
             v_bcnt_u32_b32 => self.int(inst, |[a, b]| a.count_ones().wrapping_add(b)),
             v_mbcnt_lo_u32_b32 => self.masked_count(inst, 0),
