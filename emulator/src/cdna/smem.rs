@@ -1,6 +1,6 @@
 //! Scalar loads.
 
-use super::inst::{Inst, Mods, Operand};
+use super::inst::{Inst, Operand};
 use super::memory_ops::ScalarMemory;
 use super::program::Kernel;
 use super::wave::{Scalar, Wave};
@@ -49,7 +49,7 @@ impl Kernel {
                 Scalar::defined(0)
             } else {
                 let data = self
-                    .load(block, wave.pc, wave.first_thread, at, 4, 4, inst.mods.cache & Mods::SC1 != 0)
+                    .load(block, wave.pc, wave.first_thread, at, 4, 4, inst.mods.ordered)
                     .map_err(|kind| wave.trap_at(kind, wave.first_lane(), at))?;
                 sectors.push(at);
                 Scalar { bits: data.words[0].into(), undefined: if data.undefined != 0 { u64::MAX } else { 0 } }

@@ -1,9 +1,9 @@
 //! Executes vector memory instructions: global, flat, scratch and buffer.
 
-use super::inst::{Inst, Mods};
+use super::inst::Inst;
 use super::lds::join;
 use super::memory_ops::{Action, AtomicOp, MemoryOp, Space, Unit};
-use super::program::Kernel;
+use super::program::{Kernel, straddles};
 use super::wave::{As, LANES, PRIVATE_APERTURE, SHARED_APERTURE, Wave};
 use crate::banks::Banks;
 use crate::engine::Block;
@@ -78,7 +78,7 @@ impl Kernel {
     ) -> Result<Data, Trap> {
         let bytes = u32::from(unit.bytes);
         let thread = wave.first_thread + lane as u32;
-        let ordered = inst.mods.cache & Mods::SC1 != 0;
+        let ordered = inst.mods.ordered;
         match place {
             Place::Global(address) => self
                 .load(block, wave.pc, thread, address, bytes, bytes.min(4), ordered)
@@ -114,11 +114,20 @@ impl Kernel {
         let bytes = u32::from(unit.bytes);
         let places = self.places(wave, inst, space, bytes)?;
         let data = wave.stored(inst, 1, unit);
-        let access = if inst.mods.cache & Mods::SC1 != 0 { Access::Atomic } else { Access::Write };
+        let access = if inst.mods.ordered { Access::Atomic } else { Access::Write };
         for lane in Wave::each(wave.exec()) {
             let thread = wave.first_thread + lane as u32;
             let site = Site { pc: wave.pc, thread };
             match places[lane] {
+                Place::Global(address) if straddles(address, bytes) => {
+                    for half in 0..2u32 {
+                        let words = [data[lane].words[0] >> (16 * half) & 0xffff, 0, 0, 0];
+                        let at = address + u64::from(2 * half);
+                        block
+                            .global_write(site, access, at, 2, 2, Data { words, ..data[lane] })
+                            .map_err(|kind| wave.trap_at(kind, lane, at))?;
+                    }
+                }
                 Place::Global(address) => block
                     .global_write(site, access, address, bytes, bytes.min(4), data[lane])
                     .map_err(|kind| wave.trap_at(kind, lane, address))?,
