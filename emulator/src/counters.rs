@@ -140,17 +140,17 @@ pub(crate) fn bank_conflicts(addresses: impl Iterator<Item = u32>, bytes: u32, b
     let mut conflicts = 0;
     // The group so far: its words in order of arrival, the first one in each bank, and the passes of each bank.
     let (mut group, mut used, mut lanes) = ([0u32; 64], 0, 0);
-    let (mut first, mut passes, mut most) = ([u32::MAX; 64], [0u8; 64], 1);
+    let (mut first, mut passes, mut busy, mut most) = ([0u32; 64], [0u8; 64], 0u64, 1);
     for address in addresses {
         if lanes == lanes_per_group {
             conflicts += u64::from(most - 1);
-            (used, lanes, most) = (0, 0, 1);
-            first = [u32::MAX; 64];
+            (used, lanes, busy, most) = (0, 0, 0, 1);
         }
         lanes += 1;
         for word in address / 4..address / 4 + words {
             let bank = (word % banks) as usize;
-            if first[bank] == u32::MAX {
+            if busy >> bank & 1 == 0 {
+                busy |= 1 << bank;
                 (first[bank], passes[bank]) = (word, 1);
             } else if first[bank] != word && !group[..used].contains(&word) {
                 passes[bank] += 1;

@@ -10,6 +10,9 @@ use crate::{FaultKind, memory::Data};
 
 const DEFINED: u8 = 1;
 const PENDING: u8 = 2;
+/// The same for four bytes at once.
+const ALL_DEFINED: u32 = u32::from_le_bytes([DEFINED; 4]);
+const ALL_PENDING: u32 = u32::from_le_bytes([PENDING; 4]);
 
 /// Stamps of writes are `clock << 11 | atomic << 10 | thread`, those of reads `clock << 11 | lane`; 0 is no access.
 const CLOCK_SHIFT: u32 = 11;
@@ -188,32 +191,41 @@ impl Shared {
     #[inline]
     fn get(&self, range: std::ops::Range<usize>) -> Data {
         let mut data = Data::default();
-        let bytes = &self.bytes[range.clone()];
-        if let (words, []) = bytes.as_chunks::<4>() {
-            for (to, from) in data.words.iter_mut().zip(words) {
-                *to = u32::from_le_bytes(*from);
-            }
-        } else {
-            for (i, byte) in bytes.iter().enumerate() {
-                data.words[i / 4] |= u32::from(*byte) << (i % 4 * 8);
-            }
+        let (words, rest) = self.bytes[range.clone()].as_chunks::<4>();
+        for (to, from) in data.words.iter_mut().zip(words) {
+            *to = u32::from_le_bytes(*from);
         }
-        for (word, state) in self.state[range].chunks(4).enumerate() {
-            data.undefined |= u8::from(state.iter().any(|s| s & DEFINED == 0)) << word;
+        for (i, byte) in rest.iter().enumerate() {
+            data.words[words.len()] |= u32::from(*byte) << (i * 8);
         }
+        let (words, rest) = self.state[range].as_chunks::<4>();
+        for (word, state) in words.iter().enumerate() {
+            data.undefined |= u8::from(u32::from_le_bytes(*state) & ALL_DEFINED != ALL_DEFINED) << word;
+        }
+        data.undefined |= u8::from(rest.iter().any(|s| s & DEFINED == 0)) << words.len();
         data
     }
 
     #[inline]
     fn set(&mut self, range: std::ops::Range<usize>, data: Data, pending: u8) {
-        for (i, at) in range.enumerate() {
-            self.bytes[at] = (data.words[i / 4] >> (i % 4 * 8)) as u8;
-            self.state[at] = pending | if data.undefined >> (i / 4) & 1 == 0 { DEFINED } else { 0 };
+        let (words, rest) = self.bytes[range.clone()].as_chunks_mut::<4>();
+        for (to, from) in words.iter_mut().zip(data.words) {
+            *to = from.to_le_bytes();
         }
+        let last = data.words[words.len().min(3)].to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+        let state = |word: usize| pending | if data.undefined >> word & 1 == 0 { DEFINED } else { 0 };
+        let (words, rest) = self.state[range].as_chunks_mut::<4>();
+        for (word, to) in words.iter_mut().enumerate() {
+            *to = [state(word); 4];
+        }
+        rest.fill(state(words.len()));
     }
 
     fn check_settled(&self, range: &std::ops::Range<usize>) -> Result<(), FaultKind> {
-        if self.state[range.clone()].iter().any(|s| s & PENDING != 0) {
+        let (words, rest) = self.state[range.clone()].as_chunks::<4>();
+        let pending = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_PENDING != 0);
+        if pending || rest.iter().any(|s| s & PENDING != 0) {
             return Err(FaultKind::UsedBeforeWait { what: "asynchronous copy to shared memory used" });
         }
         Ok(())

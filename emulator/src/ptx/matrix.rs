@@ -93,6 +93,8 @@ const K: usize = 16;
 const FRACTION: i32 = 25;
 /// The exponent of a zero: below that of anything else.
 const ZERO_EXPONENT: i32 = -1000;
+/// The exponent of infinities and NaN: above that of anything else, even times zero.
+const SPECIAL_EXPONENT: i32 = 2000;
 
 /// The registers of a warp's operand.
 type Fragment<const R: usize> = [[u32; LANES]; R];
@@ -215,7 +217,8 @@ fn from_f16(bits: u32) -> f32 {
 #[inline(always)]
 fn exponent(value: f32, least: i32) -> i32 {
     let field = (value.to_bits() >> 23 & 0xff) as i32;
-    if value == 0.0 { ZERO_EXPONENT } else { (field - 127).max(least) }
+    let exponent = if value == 0.0 { ZERO_EXPONENT } else { (field - 127).max(least) };
+    if field == 0xff { SPECIAL_EXPONENT } else { exponent }
 }
 
 /// Lanes in which each register of D is undefined: rows of A, columns of B and elements of C decide.
@@ -248,10 +251,8 @@ fn undefined_elements(cx: &Context<'_, '_>, mma: &Mma) -> [u32; 4] {
 fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
     for (m, sums) in sums.iter_mut().enumerate() {
         let mut largest = [ZERO_EXPONENT; N];
-        let mut finite = true;
         for n in 0..N {
             largest[n] = exponent(sums[n], -126);
-            finite &= sums[n].is_finite();
         }
         for k in 0..K {
             for n in 0..N {
@@ -259,11 +260,11 @@ fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
             }
         }
         // Within these bounds no product or scale leaves the range of f32 in a way that could be seen.
-        // Infinities and NaN have exponent 128 and are beyond them.
+        // Infinities and NaN are beyond them.
         let ordinary = |e: i32| (-90..=100).contains(&e);
         // Where all terms are zeros, any exponent will do.
         let largest = largest.map(|e| if e < 2 * -149 { 0 } else { e });
-        if finite && largest.into_iter().all(ordinary) {
+        if largest.into_iter().all(ordinary) {
             accumulate_row(operands, m, sums, &largest);
         } else {
             for n in 0..N {

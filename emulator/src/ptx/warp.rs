@@ -136,7 +136,7 @@ impl engine::Program for Program {
         let threads = (block.launch.threads() - index * LANES as u32).min(LANES as u32);
         Warp {
             index,
-            registers: Registers::new(&self.initial32, &self.initial64, self.predicates),
+            registers: self.registers.clone(),
             groups: vec![Group { pc: 0, mask: FULL >> (LANES as u32 - threads), waiting: false }],
             local: vec![0; self.local_bytes as usize * LANES],
             local_defined: vec![false; self.local_bytes as usize * LANES],
