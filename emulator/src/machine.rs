@@ -117,10 +117,7 @@ impl Machine {
     pub fn load(&self, image: &[u8]) -> Result<Module, Error> {
         let kernels = match self.arch {
             Arch::Sm90 | Arch::Sm100 => crate::ptx::load(self.arch, image)?,
-            Arch::Gfx950 => {
-                let reason = format!("{} bytes of {} code: cannot be decoded yet", image.len(), self.arch.name());
-                return Err(Error::Load { place: "start of the artefact".into(), reason });
-            }
+            Arch::Gfx950 => crate::cdna::load(image)?,
         };
         Ok(Module::new(self.arch, kernels))
     }

@@ -1,8 +1,8 @@
 //! The one table that kernels and host share: targets, kernel names, argument lists, tile sizes.
 //!
 //! Everything here is `const`, needs no device and compiles on stable. Device code instantiates its
-//! kernels from [`for_each_kernel`] and takes its parameters from the argument lists below; the host
-//! plans from [`kernels`] and packs the same lists. [`HASH`] covers all of it: a host refuses
+//! kernels from `for_each_kernel` and takes its parameters from the argument lists below; the host
+//! plans from [`KERNELS`] and packs the same lists. [`HASH`] covers all of it: a host refuses
 //! artefacts that were built with another one.
 
 /// Element type of Q, K and V.

@@ -78,3 +78,59 @@ fn kernel(value: &Value) -> Result<KernelMetadata> {
 fn field<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     value.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A kernel without `core`, which compiles in no time.
+    const KERNEL: &str = r#"
+        #![feature(no_core, lang_items, abi_gpu_kernel)]
+        #![no_core]
+        #[lang = "pointee_sized"] trait PointeeSized {}
+        #[lang = "meta_sized"] trait MetaSized: PointeeSized {}
+        #[lang = "sized"] trait Sized: MetaSized {}
+        #[lang = "copy"] trait Copy {}
+        impl Copy for u32 {}
+        impl<T: PointeeSized> Copy for *mut T {}
+        #[unsafe(no_mangle)]
+        extern "gpu-kernel" fn store(at: *mut u32, value: u32) { unsafe { *at = value } }
+    "#;
+
+    #[test]
+    fn a_code_object_is_read() {
+        let folder = std::env::temp_dir().join(format!("splitkv-code-object-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("kernel.rs"), KERNEL).unwrap();
+        fs::write(folder.join("bounds.csv"), "store,amdgpu-flat-work-group-size=192,192\n").unwrap();
+        let mut rustc = Command::new("rustc");
+        rustc.current_dir(&folder).args(["--edition=2024", "--crate-type=cdylib", "-O", "-Cpanic=abort"]);
+        rustc.args(["--target=amdgcn-amd-amdhsa", "-Ctarget-cpu=gfx950", "-Ainternal_features"]);
+        rustc.args(["-Cllvm-args=-forceattrs-csv-path=bounds.csv", "-o", "kernel.elf", "kernel.rs"]);
+        assert!(rustc.status().unwrap().success());
+        let kernels = kernels(&fs::read(folder.join("kernel.elf")).unwrap()).unwrap();
+        assert_eq!(kernels.len(), 1);
+        let kernel = &kernels[0];
+        assert_eq!((kernel.name.as_str(), kernel.max_flat_workgroup_size), ("store", 192));
+        assert!((1..=16).contains(&kernel.vgpr_count) && (1..=32).contains(&kernel.sgpr_count));
+        let zeros = KernelMetadata {
+            name: kernel.name.clone(),
+            vgpr_count: kernel.vgpr_count,
+            sgpr_count: kernel.sgpr_count,
+            max_flat_workgroup_size: 192,
+            ..KernelMetadata::default()
+        };
+        assert_eq!(*kernel, zeros);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(kernels(b"not an ELF file").is_err());
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(kernels(&own).unwrap_err().to_string().contains("not a code object"));
+    }
+}

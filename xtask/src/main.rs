@@ -1,17 +1,23 @@
 //! The project's tasks: `cargo xtask --help`.
 
+mod bench;
 mod build_kernels;
+mod check_kernels;
 mod code_object;
+mod cuda;
+mod lint;
 mod progress;
+mod test;
 mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use kernels_gpu::abi::Target;
 
 use build_kernels::{KernelBuilder, linker};
+use cuda::Cuda;
 
 /// The project's tasks.
 #[derive(Parser)]
@@ -21,17 +27,91 @@ struct Cli {
     task: Task,
 }
 
+#[derive(Args)]
+struct Targets {
+    /// For this GPU architecture only (may be given several times) [default: all].
+    #[arg(long = "target", value_parser = parse_target, value_name = "sm_90|sm_100|gfx950")]
+    targets: Vec<Target>,
+}
+
+impl Targets {
+    fn builder(&self) -> KernelBuilder {
+        let builder = KernelBuilder::new();
+        if self.targets.is_empty() { builder } else { builder.targets(&self.targets) }
+    }
+}
+
+#[derive(Args)]
+struct Features {
+    /// Build this feature even if NVIDIA's driver is not found.
+    #[arg(long, value_parser = ["cuda"], value_name = "cuda")]
+    features: Vec<String>,
+}
+
+impl Features {
+    fn cuda(&self) -> Cuda {
+        Cuda::choose(!self.features.is_empty())
+    }
+}
+
 #[derive(Subcommand)]
 enum Task {
     /// Compile the kernels: PTX for NVIDIA, a code object for AMD, and manifest.json.
     BuildKernels {
-        /// Compile for this GPU architecture only (may be given several times) [default: all].
-        #[arg(long = "target", value_parser = parse_target, value_name = "sm_90|sm_100|gfx950")]
-        targets: Vec<Target>,
+        #[command(flatten)]
+        targets: Targets,
         /// Folder for the artefacts [default: target/kernels].
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Compile what is stale in target/kernels, then list what each kernel there needs: registers, spills,
+    /// stack, shared memory. Fails if one spills or has a stack.
+    CheckKernels {
+        #[command(flatten)]
+        targets: Targets,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build and check the kernels, then run every suite on the devices there are.
+    Test {
+        /// Run on these devices instead, separated by commas, such as `cuda:0,hip:0`.
+        #[arg(long, value_name = "DEVICE,...")]
+        device: Option<String>,
+        #[command(flatten)]
+        features: Features,
+        /// Arguments for `cargo test`.
+        #[arg(last = true, value_name = "ARGUMENTS")]
+        arguments: Vec<String>,
+    },
+    /// Run a split-KV decode on the best device found, check it, and print the plan and the result.
+    Demo {
+        /// Run on this device instead, such as `cuda:0`.
+        #[arg(long, value_name = "DEVICE")]
+        device: Option<String>,
+        #[command(flatten)]
+        features: Features,
+    },
+    /// Run a benchmark: `cargo xtask bench -- decode --help`.
+    Bench {
+        #[command(flatten)]
+        features: Features,
+        /// Arguments for `splitkv-bench`.
+        #[arg(last = true, value_name = "ARGUMENTS", required = true)]
+        arguments: Vec<String>,
+    },
+    /// Build kernels, test programs and benchmarks into a folder that can be carried to a machine without Rust.
+    BuildTests {
+        #[command(flatten)]
+        targets: Targets,
+        #[command(flatten)]
+        features: Features,
+        /// The folder.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Check format and documentation, run clippy on the host and on both kinds of GPU code, check on stable Rust.
+    Lint,
 }
 
 fn parse_target(name: &str) -> Result<Target, String> {
@@ -41,20 +121,25 @@ fn parse_target(name: &str) -> Result<Target, String> {
         .ok_or_else(|| format!("`{name}` is not a target; there are {}", Target::ALL.map(Target::name).join(", ")))
 }
 
-fn run(task: Task) -> anyhow::Result<ExitCode> {
+fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::BuildKernels { targets, out } => {
-            let mut builder = KernelBuilder::new();
-            if !targets.is_empty() {
-                builder = builder.targets(&targets);
-            }
-            if let Some(out) = out {
-                builder = builder.out_dir(out);
-            }
+            let builder = targets.builder();
+            let builder = if let Some(out) = out { builder.out_dir(out) } else { builder };
             builder.build()?;
-            Ok(ExitCode::SUCCESS)
         }
+        Task::CheckKernels { targets, json } => check_kernels::check(&targets.builder().build()?, json)?,
+        Task::Test { device, features, arguments } => test::test(device.as_deref(), features.cuda(), &arguments)?,
+        Task::Demo { device, features } => {
+            let device = device.map(|device| format!("--device={device}"));
+            let arguments: Vec<String> = std::iter::once("demo".into()).chain(device).collect();
+            bench::bench(features.cuda(), &arguments)?;
+        }
+        Task::Bench { features, arguments } => bench::bench(features.cuda(), &arguments)?,
+        Task::BuildTests { targets, features, out } => test::build_tests(targets.builder(), features.cuda(), &out)?,
+        Task::Lint => lint::lint()?,
     }
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -62,8 +147,11 @@ fn main() -> ExitCode {
     if let Some(result) = linker::run_if_asked() {
         return result;
     }
-    run(Cli::parse().task).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    match run(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Where things are, and how child processes are started.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -32,8 +33,25 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
+/// Runs `command` with its output on this program's; an error if it fails.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {}", name(command)))?;
+    if !status.success() {
+        bail!("{} failed ({status})", name(command));
+    }
+    Ok(())
+}
+
 /// The command's program and first arguments, for messages.
 fn name(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args().take(3));
     format!("`{}`", words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
+    let part = path.with_extension("part");
+    fs::write(&part, contents)
+        .and_then(|()| fs::rename(&part, path))
+        .with_context(|| format!("writing {}", path.display()))
 }

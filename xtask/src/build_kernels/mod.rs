@@ -3,26 +3,24 @@
 //! One cargo build a target, side by side, each in a target folder of its own, so that no build waits for
 //! or undoes another. PTX is cut into a file a kernel; AMD's kernels share a code object.
 
+mod compile;
 mod core_source;
-pub(crate) mod flags;
+mod flags;
+mod install;
 pub(crate) mod linker;
 mod ptx;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
-use kernels_gpu::abi::{KERNELS, Target, Vendor};
+use anyhow::{Context, Result, ensure};
+use kernels_gpu::abi::{KERNELS, Target};
 use splitkv::manifest::{KernelEntry, Manifest, source_hash};
 
-use crate::code_object;
 use crate::progress::{Progress, Task};
-use crate::workspace::{cargo, output, root, target_dir};
+use crate::workspace::{output, root, target_dir, write_whole};
 use core_source::CoreSource;
 
 /// Compiles the kernels for some targets into a folder.
@@ -86,12 +84,18 @@ impl KernelBuilder {
             threads.into_iter().map(|thread| thread.join().expect("a build does not panic")).collect::<Vec<_>>()
         });
 
+        // What was built is recorded even if another target failed.
         manifest.kernels = fresh.into_iter().filter(|entry| !wanted(&entry)).collect();
+        let mut failure = Ok(());
         for entries in built {
-            manifest.kernels.extend(entries?);
+            match entries {
+                Ok(entries) => manifest.kernels.extend(entries),
+                Err(error) => failure = failure.and(Err(error)),
+            }
         }
         manifest.kernels.sort_by_key(|entry| Target::ALL.iter().position(|target| target.name() == entry.target));
-        write(&out.join(Manifest::FILE), serde_json::to_string_pretty(&manifest)?.as_bytes())?;
+        write_whole(&out.join(Manifest::FILE), serde_json::to_string_pretty(&manifest)?.as_bytes())?;
+        failure?;
         eprintln!("{} kernels in {}", manifest.kernels.len(), out.display());
         Ok(out)
     }
@@ -127,130 +131,46 @@ fn fresh_entries(out: &Path, now: &Manifest) -> Vec<KernelEntry> {
     }
 }
 
+/// `cargo clippy` on the device code for `target`, warnings being errors.
+pub(crate) fn clippy(target: Target) -> Result<Command> {
+    let core = core_source::find(release(&compiler()?), |message| eprintln!("{message}"))?;
+    let mut command = compile::device_cargo("clippy", target, &core);
+    command.args(["--", "-Dwarnings"]);
+    Ok(command)
+}
+
 /// Compiles for one target and puts the artefacts into `out/TARGET/`.
 fn build_target(target: Target, core: &CoreSource, out: &Path, task: &Task) -> Result<Vec<KernelEntry>> {
-    let folder = out.join(target.name());
-    let result = compile(target, core, task).and_then(|artefact| {
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        fs::create_dir_all(&folder)?;
-        match target.vendor() {
-            Vendor::Nvidia => install_ptx(target, &artefact, &folder),
-            Vendor::Amd => install_code_object(target, &artefact, &folder),
-        }
-    });
-    match &result {
-        Ok(_) => task.done("built"),
-        Err(_) => task.done("failed"),
-    }
+    let result = compile::compile(target, core, task).and_then(|artefact| install::install(target, &artefact, out));
+    task.done(if result.is_ok() { "built" } else { "failed" });
     result.with_context(|| format!("building the kernels for {}", target.name()))
 }
 
-/// Runs cargo; returns the path of the PTX text or code object.
-fn compile(target: Target, core: &CoreSource, task: &Task) -> Result<PathBuf> {
-    let folder = target_dir().join("kernels-build").join(target.name());
-    fs::create_dir_all(&folder)?;
-    // Cargo does not look into the file, so its name tells one content from another.
-    let bounds = flags::launch_bounds(target);
-    let mut hasher = DefaultHasher::new();
-    bounds.hash(&mut hasher);
-    let bounds_file = folder.join(format!("launch-bounds-{:016x}.csv", hasher.finish()));
-    write(&bounds_file, bounds.as_bytes())?;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    let mut command = cargo();
-    core.apply(&mut command);
-    // The user's RUSTFLAGS are meant for the host.
-    command.env("CARGO_ENCODED_RUSTFLAGS", flags::shared(target).join("\u{1f}"));
-    command.args(["rustc", "--color=never", "--package=kernels-gpu", "--lib", "--crate-type=cdylib"]);
-    command.args(["--profile=kernels", "-Zbuild-std=core", "--target", flags::triple(target), "--target-dir"]);
-    command.arg(&folder).arg("--").args(flags::kernels(target));
-    command.arg(format!("-Cllvm-args=-forceattrs-csv-path={}", bounds_file.display()));
-    let artefact = match target.vendor() {
-        Vendor::Nvidia => {
-            let assembly = folder.join("kernels.ptx");
-            let linker = std::env::current_exe().context("this program's path is unknown")?;
-            command.arg(format!("--emit=asm={}", assembly.display()));
-            command.arg(format!("-Clinker={}", linker.display())).arg(format!("-Clink-arg={}", linker::FLAG));
-            assembly
-        }
-        Vendor::Amd => folder.join(flags::triple(target)).join("kernels/kernels_gpu.elf"),
-    };
-    run_cargo(&mut command, task)?;
-    ensure!(artefact.is_file(), "cargo made no {}: remove {} and try again", artefact.display(), folder.display());
-    Ok(artefact)
-}
-
-/// Runs cargo and shows which crate it is at. Diagnostics come at the end, in one piece.
-fn run_cargo(command: &mut Command, task: &Task) -> Result<()> {
-    task.say("compiling");
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot run cargo")?;
-    let mut diagnostics = String::new();
-    for line in BufReader::new(child.stderr.take().expect("stderr is piped")).lines() {
-        let line = line?;
-        let words = line.trim_start();
-        match words.split_whitespace().next() {
-            Some("Compiling") => {
-                task.say(&words.split_whitespace().take(2).collect::<Vec<_>>().join(" ").to_lowercase());
-            }
-            Some("Updating" | "Downloading") => task.say(words),
-            Some("Downloaded" | "Locking" | "Adding" | "Blocking" | "Finished") => {}
-            // LLVM says so of every crate and module that does not hold all kernels.
-            _ if line.starts_with("Function in CSV file") => {}
-            _ => diagnostics += &format!("{line}\n"),
-        }
+    #[test]
+    fn entries_are_fresh_while_sources_compiler_and_file_are_the_same() {
+        let out = std::env::temp_dir().join(format!("splitkv-fresh-{}", std::process::id()));
+        fs::create_dir_all(&out).unwrap();
+        let entry =
+            |index: usize| KernelEntry::new(&KERNELS[index], Target::Sm90, format!("{}.ptx", KERNELS[index].name), 0);
+        let old = Manifest {
+            format: Manifest::FORMAT,
+            abi_hash: Manifest::abi_hash(),
+            source_hash: "1".into(),
+            compiler: "rustc 1".into(),
+            kernels: vec![entry(0), entry(1)],
+        };
+        let now = Manifest { kernels: Vec::new(), ..old.clone() };
+        assert_eq!(fresh_entries(&out, &now), []);
+        fs::write(out.join(Manifest::FILE), serde_json::to_string(&old).unwrap()).unwrap();
+        assert_eq!(fresh_entries(&out, &now), [], "no artefact is there");
+        fs::write(out.join(entry(1).file), "").unwrap();
+        assert_eq!(fresh_entries(&out, &now), [entry(1)]);
+        assert_eq!(fresh_entries(&out, &Manifest { source_hash: "2".into(), ..now.clone() }), []);
+        assert_eq!(fresh_entries(&out, &Manifest { compiler: "rustc 2".into(), ..now }), []);
+        fs::remove_dir_all(out).unwrap();
     }
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("cargo failed ({status})\n{}", diagnostics.trim_end());
-    }
-    if !diagnostics.trim().is_empty() {
-        task.print(diagnostics.trim_end());
-    }
-    Ok(())
-}
-
-/// Cuts the PTX, checks it against the table, writes a file a kernel.
-fn install_ptx(target: Target, ptx: &Path, folder: &Path) -> Result<Vec<KernelEntry>> {
-    let mut modules = ptx::split(&fs::read_to_string(ptx)?)?;
-    let mut entries = Vec::new();
-    for kernel in KERNELS {
-        let Some(module) = modules.remove(kernel.name) else { bail!("the PTX has no kernel {}", kernel.name) };
-        let bound = format!(".maxntid {}", kernel.threads(target.vendor()));
-        ensure!(module.text.contains(&bound), "{} was compiled without its launch bound `{bound}`", kernel.name);
-        let file = format!("{}.ptx", kernel.name);
-        write(&folder.join(&file), module.text.as_bytes())?;
-        let file = format!("{}/{file}", target.name());
-        entries.push(KernelEntry::new(kernel, target, file, module.static_shared_bytes));
-    }
-    let extra: Vec<_> = modules.into_keys().collect();
-    ensure!(extra.is_empty(), "kernels that the ABI table does not list: {}", extra.join(", "));
-    Ok(entries)
-}
-
-/// Checks the code object against the table and copies it.
-fn install_code_object(target: Target, elf: &Path, folder: &Path) -> Result<Vec<KernelEntry>> {
-    let elf = fs::read(elf)?;
-    let mut found: BTreeMap<_, _> =
-        code_object::kernels(&elf)?.into_iter().map(|kernel| (kernel.name.clone(), kernel)).collect();
-    let mut entries = Vec::new();
-    for kernel in KERNELS {
-        let Some(metadata) = found.remove(kernel.name) else { bail!("the code object has no kernel {}", kernel.name) };
-        let (bound, threads) = (metadata.max_flat_workgroup_size, kernel.threads(target.vendor()));
-        ensure!(bound == threads, "{} was compiled for {bound} threads, not {threads}", kernel.name);
-        let file = format!("{}/kernels.elf", target.name());
-        entries.push(KernelEntry::new(kernel, target, file, metadata.group_segment_fixed_size));
-    }
-    let extra: Vec<_> = found.into_keys().collect();
-    ensure!(extra.is_empty(), "kernels that the ABI table does not list: {}", extra.join(", "));
-    write(&folder.join("kernels.elf"), &elf)?;
-    Ok(entries)
-}
-
-/// Writes a file whole or not at all.
-fn write(path: &Path, contents: &[u8]) -> Result<()> {
-    let part = path.with_extension("part");
-    fs::write(&part, contents)
-        .and_then(|()| fs::rename(&part, path))
-        .with_context(|| format!("writing {}", path.display()))
 }

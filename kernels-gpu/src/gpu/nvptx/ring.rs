@@ -46,8 +46,8 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let (matrix, row) = (lane / 8, lane % 8);
         // K: matrices 0, 1 are the two depth halves of 8 tokens, 2, 3 those of the next 8.
         // V, transposed: matrices 0, 1 are 8 dims of two groups of 8 tokens, 2, 3 the next 8 dims.
-        let k_lane = (matrix / 2 * 8 + row) * Self::K_PITCH + (matrix % 2 ^ row) * PIECE;
-        let v_lane = (matrix % 2 * 8 + row) * Self::V_PITCH + (matrix / 2 ^ row) * PIECE;
+        let k_lane = (matrix / 2 * 8 + row) * Self::K_PITCH + ((matrix % 2) ^ row) * PIECE;
+        let v_lane = (matrix % 2 * 8 + row) * Self::V_PITCH + ((matrix / 2) ^ row) * PIECE;
         Self {
             // SAFETY: the caller's promise.
             base: unsafe { shared::address(memory) },
@@ -92,7 +92,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let pieces = pitch / PIECE;
         let step = warp::SIZE / pieces;
         let (row, piece) = (self.lane / pieces, self.lane % pieces);
-        let target = start + row * pitch + (piece ^ row % 8) * PIECE;
+        let target = start + row * pitch + (piece ^ (row % 8)) * PIECE;
         let mut source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
         let advance = (u64::from(step) * stride) as usize;
         let place = |i: u32| (target ^ (i * step % 8 * PIECE)) + i * step * pitch;

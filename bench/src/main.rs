@@ -1,0 +1,32 @@
+//! A demonstration, and benchmarks: `splitkv-bench --help`.
+//!
+//! Kernels are found as the library finds them: in `SPLITKV_KERNELS`, or in `target/kernels`.
+
+mod ceiling;
+mod decode;
+mod demo;
+mod inputs;
+mod timing;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run a split-KV decode, check it against the reference, print the plan and the result.
+    Demo(demo::Demo),
+    /// Time decodes and the card's read ceiling in one run.
+    Decode(decode::Decode),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().task {
+        Task::Demo(demo) => demo.run(),
+        Task::Decode(decode) => decode.run(),
+    }
+}

@@ -1,0 +1,418 @@
+//! Running a plan.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, STATUS_BAD_LENGTH};
+
+use crate::driver::{Handle, LaunchCall};
+use crate::kernels::LoadedKernel;
+use crate::stream::Held;
+use crate::tensor::contiguous_strides;
+use crate::{Buffer, DType, Device, Error, Kernels, KvLens, Launch, Plan, Result, Stream, Tensor};
+
+/// Bytes at whose multiples rows of Q, K, V and O start.
+const ALIGNMENT: usize = 16;
+
+/// The tensors of a run. Shapes and types are those of [`Problem`](crate::Problem); the last dimension is
+/// contiguous, and every row starts at a multiple of 16 bytes. O and LSE overlap nothing else.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// `[batch, sq, heads, head_dim_qk]`.
+    pub q: &'a Tensor,
+    /// `[batch, sk, kv_heads, head_dim_qk]`.
+    pub k: &'a Tensor,
+    /// `[batch, sk, kv_heads, head_dim_v]`.
+    pub v: &'a Tensor,
+    /// Written: `[batch, sq, heads, head_dim_v]`.
+    pub o: &'a Tensor,
+    /// Written where the problem asks for it, and only then: f32 `[batch, heads, sq]` without gaps.
+    pub lse: Option<&'a Tensor>,
+    /// With [`KvLens::Device`], and only then: i32 `[batch]` without gaps.
+    pub kv_lens: Option<&'a Tensor>,
+}
+
+/// Runs a plan on a device as often as wanted. Owns what a run needs beside its tensors.
+///
+/// Runs are asynchronous and share the executor's workspace. Those on one stream follow each other, and a run on
+/// another stream than the last one waits for that one. What a graph has captured is ordered by who launches it:
+/// its launches and other runs of the same executor must not overlap.
+pub struct Executor {
+    device: Device,
+    plan: Plan,
+    attention: Arc<LoadedKernel>,
+    combine: Option<Arc<LoadedKernel>>,
+    workspace: Buffer,
+    /// Lengths that the plan knew.
+    kv_lens: Option<Buffer>,
+    status: Buffer,
+    /// Where the last run went that was not captured.
+    last: Option<Stream>,
+}
+
+/// What the kernels found wrong with values that only the device knew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// A length was negative or beyond `sk`; 0 or `sk` was taken.
+    pub bad_length: bool,
+}
+
+impl Status {
+    /// Whether nothing was wrong.
+    pub fn is_ok(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.bad_length { "kv_lens: a length was negative or beyond sk" } else { "ok" })
+    }
+}
+
+impl Executor {
+    /// An executor with a workspace of its own. Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where `kernels` or `plan` are for another target, or the plan needs a kernel that is not
+    /// there; [`Error::Io`], [`Error::OutOfMemory`], or what the driver says.
+    pub fn new(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<Self> {
+        check_plan(device, kernels, plan)?;
+        Self::with_checked(device, kernels, plan, Buffer::workspace(device, plan.workspace_bytes())?)
+    }
+
+    /// An executor that works in `workspace`, of at least [`Plan::workspace_bytes`] bytes. What is in it does not
+    /// matter. Several executors may share it, if the caller keeps their runs from overlapping.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the workspace is too small, misaligned or on another device; those of
+    /// [`Executor::new`].
+    pub fn with_workspace(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
+        check_plan(device, kernels, plan)?;
+        device.check_same("workspace", workspace.device())?;
+        let needed = plan.workspace_bytes();
+        if workspace.size() < needed {
+            let given = format!("{} bytes", workspace.size());
+            return Err(Error::argument("workspace", given, format_args!("at least {needed} bytes")));
+        }
+        if !workspace.address().is_multiple_of(ALIGNMENT as u64) {
+            let given = format!("address {:#x}", workspace.address());
+            return Err(Error::argument("workspace", given, format_args!("a multiple of {ALIGNMENT} bytes")));
+        }
+        Self::with_checked(device, kernels, plan, workspace)
+    }
+
+    fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
+        let kv_lens = match &plan.problem().kv_lens {
+            KvLens::Host(lens) => {
+                let buffer = Buffer::new(device, size_of_val(lens.as_slice()))?;
+                buffer.write(0, bytemuck::cast_slice(lens))?;
+                Some(buffer)
+            }
+            KvLens::Full | KvLens::Device => None,
+        };
+        let status = Buffer::new(device, size_of::<u32>())?;
+        status.fill(0)?;
+        let combine = plan.combine().map(|combine| kernels.load(device, &combine.kernel)).transpose()?;
+        Ok(Self {
+            device: device.clone(),
+            plan: plan.clone(),
+            attention: kernels.load(device, plan.kernel())?,
+            combine,
+            workspace,
+            kv_lens,
+            status,
+            last: None,
+        })
+    }
+
+    /// The plan that it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Gives the work to `stream` and returns. Allocates nothing, so that it can be captured.
+    ///
+    /// # Errors
+    /// [`Error::Argument`], which names the tensor, before anything is done; or what the driver says.
+    pub fn run(&mut self, stream: &Stream, inputs: &Inputs<'_>) -> Result<()> {
+        self.device.check_same("stream", stream.device())?;
+        self.check(inputs)?;
+        if self.plan.attention().grid == 0 {
+            return Ok(());
+        }
+        if !stream.is_capturing() {
+            if let Some(last) = self.last.as_ref().filter(|last| !last.is_same(stream)) {
+                stream.wait(&last.record()?)?;
+            }
+            self.last = Some(stream.clone());
+        }
+        stream.hold(self.held(inputs))?;
+        let attention = self.attention_arguments(inputs);
+        let launch = self.plan.attention();
+        self.launch(stream, self.attention.function, launch, &attention.cells())?;
+        if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
+            let arguments = self.combine_arguments(&attention);
+            self.launch(stream, combine.function, planned.launch, &arguments.cells())?;
+        }
+        Ok(())
+    }
+
+    /// What the runs since the last call found wrong. Waits for all work on the device.
+    ///
+    /// # Errors
+    /// What the driver says; faults of the runs come out here.
+    pub fn status(&mut self) -> Result<Status> {
+        let mut bits = [0; size_of::<u32>()];
+        self.status.read(0, &mut bits)?;
+        let bits = u32::from_le_bytes(bits);
+        if bits != 0 {
+            self.status.fill(0)?;
+        }
+        Ok(Status { bad_length: bits & STATUS_BAD_LENGTH != 0 })
+    }
+
+    fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
+        let Launch { grid, block, shared_bytes } = launch;
+        let call = LaunchCall { function, grid, block, shared_bytes, arguments };
+        // SAFETY: the stream lives and is this device's. The function lives, its arguments are those of the ABI
+        // table whose hash the kernels carry, and the tensors behind them were checked. The stream holds all of it
+        // until the work is done.
+        unsafe { self.device.driver().launch(stream.handle(), &call) }
+    }
+
+    fn held(&self, inputs: &Inputs<'_>) -> impl Iterator<Item = Held> {
+        let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse, inputs.kv_lens];
+        let buffers = [Some(&self.workspace), Some(&self.status), self.kv_lens.as_ref()];
+        let kernels = [Some(&self.attention), self.combine.as_ref()];
+        let tensors = tensors.into_iter().flatten().map(|tensor| tensor.buffer().hold());
+        tensors
+            .chain(buffers.into_iter().flatten().map(Buffer::hold))
+            .chain(kernels.into_iter().flatten().map(|kernel| Arc::clone(kernel) as Held))
+    }
+
+    fn attention_arguments(&self, inputs: &Inputs<'_>) -> AttentionArguments {
+        let (plan, problem) = (&self.plan, self.plan.problem());
+        let address = |tensor: Option<&Tensor>| tensor.map_or(0, Tensor::address);
+        let stride = |tensor: &Tensor, dim: usize| tensor.strides()[dim] as u64;
+        let partial_o = self.workspace.address();
+        // Partial O fills the workspace but for one float a row.
+        let per_row = problem.head_dim_v + 1;
+        let partial_lse = partial_o + (plan.workspace_bytes() / per_row * problem.head_dim_v) as u64;
+        AttentionArguments {
+            q: inputs.q.address(),
+            k: inputs.k.address(),
+            v: inputs.v.address(),
+            o: inputs.o.address(),
+            lse: address(inputs.lse),
+            partial_o,
+            partial_lse,
+            kv_lens: self.kv_lens.as_ref().map_or_else(|| address(inputs.kv_lens), Buffer::address),
+            status: self.status.address(),
+            q_stride_batch: stride(inputs.q, 0),
+            q_stride_seq: stride(inputs.q, 1),
+            q_stride_head: stride(inputs.q, 2),
+            k_stride_batch: stride(inputs.k, 0),
+            k_stride_seq: stride(inputs.k, 1),
+            k_stride_head: stride(inputs.k, 2),
+            v_stride_batch: stride(inputs.v, 0),
+            v_stride_seq: stride(inputs.v, 1),
+            v_stride_head: stride(inputs.v, 2),
+            o_stride_batch: stride(inputs.o, 0),
+            o_stride_seq: stride(inputs.o, 1),
+            o_stride_head: stride(inputs.o, 2),
+            // The plan is valid: sizes are below 2^31.
+            batch: problem.batch as u32,
+            sq: problem.sq as u32,
+            sk: problem.sk as u32,
+            kv_heads: problem.kv_heads as u32,
+            group: problem.group() as u32,
+            m_blocks: plan.m_blocks(),
+            num_splits: plan.num_splits(),
+            split_tokens: plan.split_tokens(),
+            causal: u32::from(plan.causal()),
+            o_dtype: self.output() as u32,
+            scale_log2: problem.effective_scale() * std::f32::consts::LOG2_E,
+        }
+    }
+
+    fn combine_arguments(&self, attention: &AttentionArguments) -> CombineArguments {
+        let problem = self.plan.problem();
+        CombineArguments {
+            partial_o: attention.partial_o,
+            partial_lse: attention.partial_lse,
+            o: attention.o,
+            lse: attention.lse,
+            o_stride_batch: attention.o_stride_batch,
+            o_stride_seq: attention.o_stride_seq,
+            o_stride_head: attention.o_stride_head,
+            rows: (problem.batch * problem.heads * problem.sq) as u32,
+            sq: attention.sq,
+            kv_heads: attention.kv_heads,
+            group: attention.group,
+            head_dim_v: problem.head_dim_v as u32,
+            num_splits: attention.num_splits,
+            o_dtype: attention.o_dtype,
+        }
+    }
+
+    fn output(&self) -> kernels_gpu::abi::Output {
+        self.plan.problem().o_dtype.output().expect("checked when the plan was made")
+    }
+
+    fn check(&self, inputs: &Inputs<'_>) -> Result<()> {
+        let problem = self.plan.problem();
+        let rows = [
+            ("q", inputs.q, problem.dtype, problem.q_shape()),
+            ("k", inputs.k, problem.dtype, problem.k_shape()),
+            ("v", inputs.v, problem.dtype, problem.v_shape()),
+            ("o", inputs.o, problem.o_dtype, problem.o_shape()),
+        ];
+        for (name, tensor, dtype, shape) in rows {
+            self.check_tensor(name, tensor, dtype, &shape)?;
+            check_rows(name, tensor)?;
+        }
+        check_distinct("o", inputs.o)?;
+        self.check_optional("lse", inputs.lse, problem.lse, DType::F32, &problem.lse_shape())?;
+        let lens_given = problem.kv_lens == KvLens::Device;
+        self.check_optional("kv_lens", inputs.kv_lens, lens_given, DType::I32, &[problem.batch])?;
+        self.check_overlap(inputs)
+    }
+
+    fn check_tensor(&self, name: &'static str, tensor: &Tensor, dtype: DType, shape: &[usize]) -> Result<()> {
+        self.device.check_same(name, tensor.buffer().device())?;
+        if tensor.dtype() != dtype {
+            return Err(Error::argument(name, tensor.dtype(), dtype));
+        }
+        if tensor.shape() != shape {
+            let given = format!("shape {:?}", tensor.shape());
+            return Err(Error::argument(name, given, format_args!("shape {shape:?}")));
+        }
+        Ok(())
+    }
+
+    fn check_optional(
+        &self,
+        name: &'static str,
+        tensor: Option<&Tensor>,
+        wanted: bool,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<()> {
+        match tensor {
+            None if !wanted => Ok(()),
+            None => Err(Error::argument(name, "none", format_args!("a tensor {shape:?} of {dtype}, as planned"))),
+            Some(_) if !wanted => Err(Error::argument(name, "a tensor", "none, as planned")),
+            Some(tensor) => {
+                self.check_tensor(name, tensor, dtype, shape)?;
+                if tensor.elements() > 0 && tensor.strides() != contiguous_strides(shape) {
+                    let given = format!("strides {:?}", tensor.strides());
+                    let allowed = format!("strides {:?}: no gaps", contiguous_strides(shape));
+                    return Err(Error::argument(name, given, allowed));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What is written may overlap nothing else.
+    fn check_overlap(&self, inputs: &Inputs<'_>) -> Result<()> {
+        let workspace = self.workspace.address()..self.workspace.address() + self.plan.workspace_bytes() as u64;
+        let spans = [
+            ("o", Some(inputs.o.span())),
+            ("lse", inputs.lse.map(Tensor::span)),
+            ("workspace", Some(workspace)),
+            ("q", Some(inputs.q.span())),
+            ("k", Some(inputs.k.span())),
+            ("v", Some(inputs.v.span())),
+            ("kv_lens", inputs.kv_lens.map(Tensor::span)),
+        ];
+        for (index, (written, span)) in spans.iter().enumerate().take(3) {
+            for (other, other_span) in &spans[index + 1..] {
+                if let (Some(a), Some(b)) = (span, other_span)
+                    && overlap(a, b)
+                {
+                    let allowed = format!("memory that {other} ({b:#x?}) has no part of");
+                    return Err(Error::argument(written, format_args!("{a:#x?}"), allowed));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Executor({} on {})", self.plan.problem(), self.device.name())
+    }
+}
+
+fn check_plan(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<()> {
+    kernels.check_target(device)?;
+    let (given, needed) = (plan.device().target, device.props().target);
+    if given != needed {
+        let allowed = format!("one for {}, which {} is", needed.name(), device.name());
+        return Err(Error::argument("plan", format_args!("one for {}", given.name()), allowed));
+    }
+    // A plan may have been made from another catalogue.
+    let planned = [Some(*plan.kernel()), plan.combine().map(|combine| combine.kernel)];
+    match planned.iter().flatten().find(|kernel| !kernels.catalogue().kernels().contains(kernel)) {
+        None => Ok(()),
+        Some(kernel) => {
+            let allowed = format!("kernels that are in {}", kernels.folder().display());
+            Err(Error::argument("plan", format_args!("one for {}", kernel.name), allowed))
+        }
+    }
+}
+
+/// Rows without gaps that start at multiples of 16 bytes.
+fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
+    if tensor.elements() == 0 {
+        return Ok(());
+    }
+    let (shape, strides) = (tensor.shape(), tensor.strides());
+    let multiple = ALIGNMENT / tensor.dtype().size_of();
+    let last = shape.len() - 1;
+    let given = || format!("strides {strides:?}");
+    if shape[last] > 1 && strides[last] != 1 {
+        return Err(Error::argument(name, given(), "1 as the last stride"));
+    }
+    // The stride of a dimension of size 1 leads nowhere.
+    if (0..last).any(|dim| shape[dim] > 1 && !strides[dim].is_multiple_of(multiple)) {
+        let allowed = format!("multiples of {multiple} as strides: rows at multiples of {ALIGNMENT} bytes");
+        return Err(Error::argument(name, given(), allowed));
+    }
+    if !tensor.address().is_multiple_of(ALIGNMENT as u64) {
+        let given = format!("address {:#x}", tensor.address());
+        return Err(Error::argument(name, given, format_args!("a multiple of {ALIGNMENT} bytes")));
+    }
+    Ok(())
+}
+
+/// Every element of a tensor that is written must have a place of its own.
+fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
+    if tensor.elements() == 0 {
+        return Ok(());
+    }
+    let mut dims: Vec<_> = tensor.strides().iter().zip(tensor.shape()).filter(|(_, size)| **size > 1).collect();
+    dims.sort();
+    let mut extent = 1;
+    for (&stride, &size) in dims {
+        if stride < extent {
+            let given = format!("shape {:?} with strides {:?}", tensor.shape(), tensor.strides());
+            return Err(Error::argument(name, given, "strides that keep its elements apart"));
+        }
+        extent += stride * (size - 1);
+    }
+    Ok(())
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start.max(b.start) < a.end.min(b.end)
+}

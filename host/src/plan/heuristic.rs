@@ -1,0 +1,140 @@
+//! How many splits: a small cost model of a kernel that is limited by memory.
+//!
+//! The unit of cost is a byte of KV that one multiprocessor streams while all of them do. Where few blocks are at
+//! work each runs faster, up to [`ALONE`].
+
+use crate::catalogue::Variant;
+use crate::{KvLens, Problem};
+
+/// How much faster a block streams when it has the memory to itself than when every multiprocessor streams. From a
+/// sweep of splits on an H200 (one sequence of 131072 tokens, 8 KV heads): 64 blocks reach 47 KB/us each, where
+/// 132 share 4500 KB/us.
+const ALONE: f64 = 1.35;
+/// How gradually one limit passes into the other (the exponent of a p-norm): a device that is 3 % short of full is as
+/// fast as a full one, one that is a fifth short is not.
+const GRADUAL: f64 = 8.0;
+/// What a unit costs beside its bytes: filling the ring, merging the warps, storing. About 1.2 us on an H200.
+const UNIT: f64 = 40e3;
+/// What the combine costs beside its bytes: about 2.8 us on an H200.
+const COMBINE: f64 = 100e3;
+/// What each split adds to the combine: a dependent read.
+const COMBINE_SPLIT: f64 = 700.0;
+/// Costs this close count as equal, and the fewest splits win.
+const TIE: f64 = 1.005;
+
+/// The work of a problem before it is split.
+#[derive(Debug)]
+pub(super) struct Work {
+    m_blocks: usize,
+    units_per_split: u64,
+    /// KV tiles over all units.
+    tiles: f64,
+    /// KV tiles of the longest unit.
+    longest: u64,
+    /// Whether all units have the same number of tiles, as far as is known.
+    uniform: bool,
+    /// Whether that is sure: lengths on the device may differ from what is planned.
+    sure: bool,
+    /// Blocks that the device holds at once.
+    slots: u64,
+    tile_bytes: f64,
+    /// Bytes that each split adds: partial results, written and read.
+    split_bytes: f64,
+}
+
+impl Work {
+    /// The work of `problem` (a valid one) on a device that holds `slots` blocks at once.
+    pub(super) fn new(problem: &Problem, variant: &Variant, slots: u64) -> Self {
+        let m_blocks = problem.rows().div_ceil((variant.q_tiles * variant.geometry.tile_m) as usize);
+        let tile = variant.geometry.tile_n as usize;
+        let hidden = |len: usize| if problem.masks() { len.min(problem.sq - 1) } else { 0 };
+        // Lengths, and how many sequences have each.
+        let lens: Vec<(usize, usize)> = match &problem.kv_lens {
+            _ if problem.is_empty() => Vec::new(),
+            KvLens::Host(lens) => lens.iter().map(|&len| (len as usize, 1)).collect(),
+            KvLens::Full | KvLens::Device => vec![(problem.sk, problem.batch)],
+        };
+        let (mut sum, mut longest, mut shortest) = (0.0, 0, usize::MAX);
+        for (len, sequences) in lens {
+            // The last rows see all keys; with a causal mask and several row blocks, the first ones see fewer.
+            let most = len.div_ceil(tile);
+            let least = if m_blocks > 1 { (len - hidden(len)).div_ceil(tile) } else { most };
+            sum += sequences as f64 * (most + least) as f64 / 2.0;
+            longest = longest.max(most);
+            shortest = shortest.min(least);
+        }
+        let rows = (problem.batch * problem.heads * problem.sq) as f64;
+        Self {
+            m_blocks,
+            // Rows bound it, all of them together below 2^31.
+            units_per_split: (problem.batch * m_blocks * problem.kv_heads) as u64,
+            tiles: sum * (m_blocks * problem.kv_heads) as f64,
+            longest: longest as u64,
+            uniform: shortest >= longest,
+            sure: problem.kv_lens != KvLens::Device,
+            slots,
+            tile_bytes: (tile * (problem.head_dim_qk + problem.head_dim_v) * problem.dtype.size_of()) as f64,
+            split_bytes: rows * (problem.head_dim_v + 1) as f64 * 4.0 * 2.0,
+        }
+    }
+
+    /// Blocks of query rows of a KV head.
+    pub(super) fn m_blocks(&self) -> u32 {
+        self.m_blocks as u32
+    }
+
+    /// Units of work of one split.
+    pub(super) fn units_per_split(&self) -> u64 {
+        self.units_per_split
+    }
+
+    /// KV tiles of the longest sequence.
+    pub(super) fn longest_tiles(&self) -> u64 {
+        self.longest
+    }
+
+    /// The fewest splits whose estimated cost is as low as any, at most `max_splits`.
+    pub(super) fn choose(&self, max_splits: u32) -> u32 {
+        let by_units = super::MAX_UNITS.checked_div(self.units_per_split).unwrap_or(1);
+        let most = u64::from(max_splits).min(self.longest).min(by_units).max(1);
+        let costs: Vec<_> = (1..=most).map(|splits| self.cost(splits)).collect();
+        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        costs.iter().position(|&cost| cost <= least * TIE).map_or(1, |index| index as u32 + 1)
+    }
+
+    /// Blocks of the grid. Equal units: spread evenly. Otherwise one a unit, and the hardware balances.
+    pub(super) fn grid(&self, units: u64) -> u64 {
+        if self.uniform && self.sure { self.even(units) } else { units }
+    }
+
+    /// As few blocks as take `units` equal units in as many waves as any number would.
+    fn even(&self, units: u64) -> u64 {
+        units.div_ceil(units.div_ceil(self.slots).max(1))
+    }
+
+    /// How many times the units fill the device.
+    pub(super) fn waves(&self, units: u64) -> f64 {
+        units as f64 / self.slots as f64
+    }
+
+    fn cost(&self, splits: u64) -> f64 {
+        let units = self.units_per_split * splits;
+        let slots = self.slots as f64;
+        let longest = self.longest.div_ceil(splits) as f64 * self.tile_bytes;
+        // Two limits: the memory that all blocks share, and what the blocks on the longest way can stream alone.
+        let (shared, alone, tail) = if self.uniform {
+            let way = units.div_ceil(self.slots) as f64 * longest;
+            (way * self.even(units) as f64 / slots, way / ALONE, 0.0)
+        } else {
+            // Units finish at different times: half of the longest one is left over at the end.
+            let tail = if units > self.slots { longest / ALONE / 2.0 } else { 0.0 };
+            (self.tiles * self.tile_bytes / slots, longest / ALONE, tail)
+        };
+        let streaming = (shared.powf(GRADUAL) + alone.powf(GRADUAL)).powf(1.0 / GRADUAL) + tail;
+        let combine = match splits {
+            1 => 0.0,
+            n => COMBINE + COMBINE_SPLIT * n as f64 + self.split_bytes * n as f64 / slots,
+        };
+        streaming + UNIT * self.waves(units).max(1.0) + combine
+    }
+}

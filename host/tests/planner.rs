@@ -1,0 +1,408 @@
+//! Properties of plans, on random problems for each kind of device.
+
+use std::collections::HashSet;
+
+use kernels_gpu::abi::{BlockShape, Operand, Role};
+use proptest::prelude::*;
+use splitkv::{
+    Catalogue, DType, DeviceProps, Error, Kernel, KvLens, Launch, Options, Plan, Problem, Reason, Splits, Target, plan,
+};
+
+/// A device of each target, one with few multiprocessors, and one with a small grid.
+fn devices() -> impl Strategy<Value = DeviceProps> {
+    let small = DeviceProps { multiprocessors: 3, ..DeviceProps::h200() };
+    let narrow = DeviceProps { max_grid: 1 << 18, max_grid_threads: 1 << 28, ..DeviceProps::mi355x() };
+    prop::sample::select(vec![DeviceProps::h200(), DeviceProps::b200(), DeviceProps::mi355x(), small, narrow])
+}
+
+fn splits() -> impl Strategy<Value = Splits> {
+    prop_oneof![
+        Just(Splits::Auto),
+        (1..=256_u32).prop_map(Splits::Exact),
+        (1..=40_u32).prop_map(|tiles| Splits::Tokens(tiles * 128)),
+    ]
+}
+
+/// Problems with all corners: nothing to compute, no keys, causal with more queries than keys, odd groups.
+fn problems() -> impl Strategy<Value = Problem> {
+    let dims = (0..5_usize, 1..4_usize, prop::sample::select(vec![1, 2, 3, 5, 8, 12, 71_usize]));
+    let lens = (prop_oneof![0..3_usize, 0..200_usize], prop_oneof![0..300_usize, 0..10_000_usize]);
+    let kinds = (any::<bool>(), 0..3_usize, any::<bool>(), prop::collection::vec(0.0..=1.0_f64, 5));
+    (dims, lens, kinds).prop_map(|((batch, kv_heads, group), (sq, sk), (causal, lens, wide, fractions))| {
+        let problem = Problem::new(batch, kv_heads * group, kv_heads, sq, sk, 128, DType::Bf16);
+        let host = fractions[..batch].iter().map(|fraction| (fraction * sk as f64) as u32).collect();
+        let lens = [KvLens::Full, KvLens::Device, KvLens::Host(host)][lens].clone();
+        let o_dtype = if wide { DType::F32 } else { DType::Bf16 };
+        problem.causal(causal).kv_lens(lens).o_dtype(o_dtype).lse(wide)
+    })
+}
+
+fn make(problem: &Problem, splits: Splits, device: &DeviceProps) -> splitkv::Result<Plan> {
+    let options = Options { splits, q_tiles: None };
+    plan(problem, &options, device, &Catalogue::of(device.target))
+}
+
+/// `problem` with a change.
+fn with(problem: &Problem, change: impl FnOnce(&mut Problem)) -> Problem {
+    let mut problem = problem.clone();
+    change(&mut problem);
+    problem
+}
+
+/// The lengths to try for sequence `index`: the planned one, or with lengths on the device several.
+fn lens(problem: &Problem, index: usize) -> Vec<usize> {
+    match &problem.kv_lens {
+        KvLens::Full => vec![problem.sk],
+        KvLens::Host(lens) => vec![lens[index] as usize],
+        KvLens::Device => vec![0, 1.min(problem.sk), problem.sk / 2, problem.sk],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn every_token_of_every_row_block_is_read_once(problem in problems(), splits in splits(), device in devices()) {
+        let plan = make(&problem, splits, &device).unwrap();
+        let per_split = plan.units() / plan.num_splits();
+        prop_assert_eq!(plan.units(), per_split * plan.num_splits());
+        prop_assert_eq!(plan.unit(plan.units()), None);
+        for index in 0..per_split {
+            let first = plan.unit(index).unwrap();
+            prop_assert_eq!(first.split, 0);
+            for len in lens(&problem, first.batch as usize) {
+                // The row block's end, from the mask's definition.
+                let rows = plan.rows(first.m_block);
+                let seen = |row: usize| {
+                    let limit = (row / problem.group() + 1 + len).saturating_sub(problem.sq);
+                    if problem.causal { limit } else { len }
+                };
+                prop_assert!(!rows.is_empty());
+                let end = rows.map(seen).max().unwrap();
+                let mut next = 0;
+                for split in 0..plan.num_splits() {
+                    let unit = plan.unit(split * per_split + index).unwrap();
+                    prop_assert_eq!(unit, splitkv::Unit { split, ..first });
+                    let tokens = plan.tokens(unit, len);
+                    if tokens.is_empty() {
+                        continue;
+                    }
+                    prop_assert_eq!(tokens.start, next);
+                    prop_assert!(tokens.start.is_multiple_of(plan.geometry().tile_n as usize));
+                    next = tokens.end;
+                }
+                prop_assert_eq!(next, end);
+            }
+        }
+    }
+
+    #[test]
+    fn row_blocks_and_units_cover_the_output_once(problem in problems(), splits in splits(), device in devices()) {
+        let plan = make(&problem, splits, &device).unwrap();
+        let mut next = 0;
+        for m_block in 0..plan.m_blocks() {
+            let rows = plan.rows(m_block);
+            prop_assert_eq!(rows.start, next);
+            next = rows.end;
+        }
+        prop_assert_eq!(next, problem.rows());
+        let units: HashSet<_> = (0..plan.units()).map(|index| plan.unit(index).unwrap()).collect();
+        let blocks = problem.batch * plan.m_blocks() as usize * problem.kv_heads;
+        prop_assert_eq!(units.len(), plan.num_splits() as usize * blocks);
+    }
+
+    #[test]
+    fn the_workspace_is_exact_and_limits_hold(problem in problems(), splits in splits(), device in devices()) {
+        let plan = make(&problem, splits, &device).unwrap();
+        let rows = problem.batch * problem.heads * problem.sq;
+        let expected = match plan.num_splits() {
+            1 => 0,
+            n => n as usize * rows * (problem.head_dim_v + 1) * 4,
+        };
+        prop_assert_eq!(plan.workspace_bytes(), expected);
+        prop_assert!((1..=256).contains(&plan.num_splits()));
+
+        let Launch { grid, block, shared_bytes } = plan.attention();
+        prop_assert_eq!(grid == 0, rows == 0);
+        prop_assert!(grid <= plan.units() && grid <= device.max_grid);
+        prop_assert!(u64::from(grid) * u64::from(block) <= device.max_grid_threads);
+        prop_assert!(block <= device.threads_per_block && shared_bytes <= device.shared_bytes_per_block);
+        match plan.combine() {
+            None => prop_assert_eq!(plan.num_splits(), 1),
+            Some(combine) => {
+                prop_assert!(plan.num_splits() > 1);
+                prop_assert_eq!(combine.launch.grid as usize, rows);
+                prop_assert!(combine.launch.grid <= device.max_grid);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_done(problem in problems(), splits in splits(), device in devices()) {
+        let plan = make(&problem, splits, &device).unwrap();
+        match splits {
+            Splits::Exact(n) => prop_assert_eq!((plan.num_splits(), plan.split_tokens()), (n, 0)),
+            Splits::Tokens(n) => {
+                prop_assert_eq!(plan.split_tokens(), n);
+                prop_assert_eq!(plan.num_splits() as usize, problem.sk.div_ceil(n as usize).max(1));
+            }
+            _ => {
+                let tiles = problem.sk.div_ceil(plan.geometry().tile_n as usize).max(1);
+                prop_assert!(plan.num_splits() as usize <= tiles);
+            }
+        }
+        prop_assert_eq!(plan, make(&problem, splits, &device).unwrap());
+    }
+
+    #[test]
+    fn a_sequence_is_split_alone_as_in_a_batch(problem in problems(), tiles in 1..40_u32, others in 0..10_000_usize) {
+        let splits = Splits::Tokens(tiles * 128);
+        prop_assume!(problem.batch > 0 && problem.sq > 0);
+        let len = problem.sk;
+        let device = DeviceProps::h200();
+        let alone = with(&problem, |p| (p.batch, p.kv_lens) = (1, KvLens::Full));
+        let batch = with(&problem, |p| (p.sk, p.kv_lens) = (len.max(others), KvLens::Device));
+        let alone = make(&alone, splits, &device).unwrap();
+        let batch = make(&batch, splits, &device).unwrap();
+        prop_assert_eq!(alone.kernel(), batch.kernel());
+        for index in 0..batch.units() {
+            let unit = batch.unit(index).unwrap();
+            if unit.split < alone.num_splits() {
+                prop_assert_eq!(alone.tokens(unit, len), batch.tokens(unit, len));
+            } else {
+                // What the batch has beyond are empty splits.
+                prop_assert!(batch.tokens(unit, len).is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn auto_takes_what_was_measured_best_on_an_h200() {
+    // Batch, KV heads, tokens, splits: a sweep with 32 query heads, one query, d128.
+    for (batch, kv_heads, sk, splits) in
+        [(1, 32, 131_072, 4), (1, 8, 131_072, 16), (16, 8, 8192, 1), (64, 8, 4096, 1), (1, 8, 4096, 16)]
+    {
+        let problem = Problem::new(batch, 32, kv_heads, 1, sk, 128, DType::Bf16);
+        let plan = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
+        assert_eq!(plan.num_splits(), splits, "{plan}");
+        assert_eq!(plan.attention().grid, 128, "{plan}");
+    }
+}
+
+#[test]
+fn lengths_on_the_device_are_planned_as_if_full() {
+    let problem = Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16);
+    let full = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
+    let device = make(&problem.kv_lens(KvLens::Device), Splits::Auto, &DeviceProps::h200()).unwrap();
+    assert_eq!(device.num_splits(), full.num_splits());
+    assert_eq!(device.attention().grid, device.units(), "a block a unit, since lengths may differ");
+}
+
+#[test]
+fn auto_looks_at_the_real_lengths() {
+    // One long sequence among short ones: at full length the batch alone would fill the device.
+    let mut lens = vec![128; 64];
+    lens[17] = 131_072;
+    let problem = Problem::new(64, 32, 8, 1, 131_072, 128, DType::Bf16);
+    let full = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
+    assert_eq!((full.num_splits(), full.reason()), (1, Reason::UnsplitIsCheapest));
+    let ragged = make(&problem.kv_lens(KvLens::Host(lens)), Splits::Auto, &DeviceProps::h200()).unwrap();
+    assert!(ragged.num_splits() >= 8, "{ragged}");
+    assert_eq!(ragged.reason(), Reason::SplitIsCheapest);
+}
+
+#[test]
+fn reasons() {
+    let problem = |sk| Problem::new(1, 8, 8, 1, sk, 128, DType::Bf16);
+    let reason = |problem: &Problem, splits| make(problem, splits, &DeviceProps::h200()).unwrap().reason();
+    assert_eq!(reason(&problem(100), Splits::Auto), Reason::OneTile);
+    assert_eq!(reason(&problem(0), Splits::Auto), Reason::OneTile);
+    assert_eq!(reason(&problem(100_000), Splits::Auto), Reason::SplitIsCheapest);
+    assert_eq!(reason(&problem(100_000), Splits::Exact(1)), Reason::Asked);
+    assert_eq!(reason(&with(&problem(100_000), |p| p.batch = 0), Splits::Exact(3)), Reason::NothingToCompute);
+}
+
+#[test]
+fn two_query_tiles_are_for_many_rows_that_are_not_split() {
+    let kernel = |name, q_tiles| Kernel {
+        name,
+        role: Role::Attention {
+            operand: Operand::Bf16,
+            head_dim_qk: 128,
+            head_dim_v: 128,
+            shape: BlockShape::SplitKv,
+            q_tiles,
+        },
+    };
+    let combine = Kernel { name: "combine", role: Role::Combine };
+    let catalogue = Catalogue::new(Target::Sm90, vec![kernel("two", 2), kernel("one", 1), combine]);
+    let name = |problem: &Problem, splits, q_tiles| {
+        let plan = plan(problem, &Options { splits, q_tiles }, &DeviceProps::h200(), &catalogue).unwrap();
+        (plan.kernel().name, plan.num_splits() > 1)
+    };
+    let few = Problem::new(64, 32, 8, 1, 4096, 128, DType::Bf16);
+    let many = with(&few, |p| p.sq = 8);
+    let long = with(&many, |p| (p.batch, p.sk) = (1, 65_536));
+    assert_eq!(name(&few, Splits::Auto, None), ("one", false));
+    assert_eq!(name(&few, Splits::Auto, Some(2)), ("two", false));
+    assert_eq!(name(&many, Splits::Auto, None), ("two", false));
+    assert_eq!(name(&many, Splits::Exact(1), None), ("two", false));
+    assert_eq!(name(&many, Splits::Exact(2), None), ("one", true));
+    assert_eq!(name(&many, Splits::Tokens(8192), None), ("one", false));
+    assert_eq!(name(&many, Splits::Auto, Some(1)), ("one", false));
+    assert_eq!(name(&long, Splits::Auto, None), ("one", true));
+    assert_eq!(name(&long, Splits::Auto, Some(2)), ("two", true));
+}
+
+#[test]
+fn causal_with_one_query_is_no_mask() {
+    let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::F16).causal(true);
+    assert!(!make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap().causal());
+    assert!(make(&with(&problem, |p| p.sq = 2), Splits::Auto, &DeviceProps::h200()).unwrap().causal());
+}
+
+#[test]
+fn plans_print_as_a_small_table() {
+    let problem = Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16).lse(true);
+    let plan = make(&problem, Splits::Exact(16), &DeviceProps::h200()).unwrap();
+    let shared = plan.attention().shared_bytes;
+    let expected = format!(
+        "\
+B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90)
+  kernel     attention_bf16_d128_splitkv_q1
+  tile       1 x 16 rows, 128 tokens
+  splits     16 (as asked; asked: exactly 16)
+  grid       128 blocks of 128 threads for 128 units
+  waves      0.97 of 132 multiprocessors
+  shared     {shared} bytes a block
+  combine    32 blocks of 128 threads
+  workspace  264192 bytes"
+    );
+    assert_eq!(plan.to_string(), expected);
+}
+
+/// The name of the argument that is refused, and the message.
+fn refused(result: splitkv::Result<Plan>) -> (&'static str, String) {
+    match result {
+        Err(error @ Error::Argument { argument, .. }) => (argument, error.to_string()),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[test]
+fn problems_that_cannot_be_done_are_refused_by_argument() {
+    let good = Problem::new(2, 8, 2, 1, 1000, 128, DType::Bf16);
+    let big = i32::MAX as usize + 1;
+    let cases = [
+        (with(&good, |p| p.heads = 7), "heads", "heads: given 7; allowed: a multiple of kv_heads (2)"),
+        (with(&good, |p| p.kv_heads = 0), "heads", "heads: given 8; allowed: a multiple of kv_heads (0)"),
+        (with(&good, |p| p.sk = big), "sk", "sk: given 2147483648; allowed: at most 2147483647"),
+        (with(&good, |p| p.batch = big), "batch", "2147483648"),
+        (with(&good, |p| p.sq = usize::MAX), "sq", "18446744073709551615"),
+        (with(&good, |p| p.heads = big), "heads", "2147483648"),
+        (with(&good, |p| p.kv_heads = big), "kv_heads", "2147483648"),
+        (with(&good, |p| p.sq = 1 << 30), "batch * heads * sq", "2 * 8 * 1073741824"),
+        (with(&good, |p| (p.batch, p.sq) = (0, 1 << 30)), "batch * heads * sq", "0 * 8 * 1073741824"),
+        (with(&good, |p| p.head_dim_qk = 0), "head_dim_qk", "given 0; allowed: at least 1"),
+        (with(&good, |p| p.head_dim_v = 0), "head_dim_v", "given 0; allowed: at least 1"),
+        (
+            with(&good, |p| p.head_dim_qk = 96),
+            "head_dim_qk/head_dim_v",
+            "given 96/128; allowed: what sm_90 has kernels for: ",
+        ),
+        (with(&good, |p| p.dtype = DType::F32), "dtype", "dtype: given f32; allowed: bf16 or f16"),
+        (with(&good, |p| p.o_dtype = DType::F16), "o_dtype", "given f16; allowed: bf16 or f32"),
+        (with(&good, |p| p.o_dtype = DType::I32), "o_dtype", "given i32; allowed: bf16 or f32"),
+        (good.clone().scale(f32::NAN), "scale", "given NaN; allowed: finite"),
+        (good.clone().scale(f32::NEG_INFINITY), "scale", "given -inf"),
+        (good.clone().scale(f32::MAX), "scale", "finite, also when multiplied by log2(e)"),
+        (good.clone().kv_lens(KvLens::Host(vec![1])), "kv_lens", "given 1 lengths; allowed: one a sequence: 2"),
+        (
+            good.clone().kv_lens(KvLens::Host(vec![5, 1001])),
+            "kv_lens",
+            "given 1001 for sequence 1; allowed: at most sk (1000)",
+        ),
+    ];
+    for (problem, argument, message) in cases {
+        let (name, text) = refused(make(&problem, Splits::Auto, &DeviceProps::h200()));
+        assert_eq!(name, argument, "{text}");
+        assert!(text.contains(message), "{text}");
+    }
+}
+
+#[test]
+fn options_that_cannot_be_done_are_refused_by_argument() {
+    let h200 = DeviceProps::h200();
+    let good = Problem::new(2, 8, 2, 1, 1000, 128, DType::Bf16);
+    for (splits, message) in [
+        (Splits::Exact(0), "splits: given 0; allowed: 1 to 256"),
+        (Splits::Exact(257), "splits: given 257; allowed: 1 to 256"),
+        (Splits::Tokens(0), "splits: given 0 tokens; allowed: a multiple of the kernel's KV tile (128)"),
+        (Splits::Tokens(200), "splits: given 200 tokens; allowed: a multiple of the kernel's KV tile (128)"),
+    ] {
+        let (name, text) = refused(make(&good, splits, &h200));
+        assert_eq!((name, text.as_str()), ("splits", message));
+    }
+    let long = with(&good, |p| p.sk = 100_000);
+    let (name, text) = refused(make(&long, Splits::Tokens(128), &h200));
+    let message = "128 tokens, which makes 782 splits; allowed: at most 256 splits: at least 512 tokens";
+    assert_eq!(name, "splits");
+    assert!(text.contains(message), "{text}");
+    assert_eq!(make(&long, Splits::Tokens(512), &h200).unwrap().num_splits(), 196);
+
+    let options = Options { splits: Splits::Auto, q_tiles: Some(9) };
+    let (name, text) = refused(plan(&good, &options, &h200, &Catalogue::of(Target::Sm90)));
+    assert_eq!(name, "q_tiles");
+    assert!(text.starts_with("q_tiles: given 9; allowed: 1"), "{text}");
+    let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::of(Target::Gfx950)));
+    assert_eq!((name, text.as_str()), ("catalogue", "catalogue: given kernels for gfx950; allowed: kernels for sm_90"));
+    let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::new(Target::Sm90, vec![])));
+    assert_eq!((name, text.as_str()), ("dtype", "dtype: given bf16; allowed: what sm_90 has kernels for: none"));
+}
+
+#[test]
+fn devices_that_cannot_hold_a_block_are_refused_by_property() {
+    let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::Bf16);
+    let h200 = DeviceProps::h200;
+    for (device, argument) in [
+        (DeviceProps { multiprocessors: 0, ..h200() }, "device.multiprocessors"),
+        (DeviceProps { shared_bytes_per_block: 48 << 10, ..h200() }, "device.shared_bytes_per_block"),
+        (DeviceProps { shared_bytes_per_multiprocessor: 99 << 10, ..h200() }, "device.shared_bytes_per_multiprocessor"),
+        (DeviceProps { threads_per_block: 64, ..h200() }, "device.threads_per_block"),
+    ] {
+        assert_eq!(refused(make(&problem, Splits::Auto, &device)).0, argument);
+    }
+    let narrow = DeviceProps { max_grid: 10, ..h200() };
+    assert_eq!(refused(make(&problem, Splits::Exact(2), &narrow)).0, "batch * heads * sq");
+    assert_eq!(
+        make(&problem, Splits::Auto, &narrow).unwrap().num_splits(),
+        1,
+        "auto does not split what has no combine"
+    );
+    // Without a combine, blocks step through the units.
+    let many = with(&problem, |p| p.batch = 50);
+    assert_eq!(make(&many, Splits::Exact(1), &narrow).unwrap().attention().grid, 10);
+}
+
+#[test]
+fn huge_problems_are_planned_or_refused_without_overflow() {
+    let top = i32::MAX as usize;
+    for splits in [Splits::Auto, Splits::Exact(256), Splits::Tokens(1 << 23)] {
+        for problem in [
+            Problem::new(top, 1, 1, 1, top, 128, DType::Bf16),
+            Problem::new(1, 1, 1, top, top, 128, DType::Bf16).causal(true),
+            Problem::new(1, top, top, 1, top, 128, DType::Bf16),
+            Problem::new(1, top, 1, 1, top, 128, DType::Bf16).kv_lens(KvLens::Host(vec![7])),
+            Problem::new(0, top, 1, 1, top, 128, DType::Bf16),
+            Problem::new(top, 0, 5, top, top, 128, DType::Bf16),
+            Problem::new(top, 5, 5, 0, 0, 128, DType::Bf16),
+        ] {
+            for device in [DeviceProps::h200(), DeviceProps::mi355x()] {
+                if let Err(error) = make(&problem, splits, &device) {
+                    assert!(matches!(error, Error::Argument { .. }), "{error}");
+                }
+            }
+        }
+    }
+}

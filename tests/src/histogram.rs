@@ -1,0 +1,104 @@
+//! What random cases were made of, so that a run can show that it looked where kernels break.
+
+use std::fmt;
+
+use splitkv::Plan;
+
+use crate::case::{Case, Data, Layout, Lengths, Splits};
+use crate::numeric::Format;
+
+/// Counts of cases.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    cases: usize,
+    rows: Vec<(&'static str, usize)>,
+}
+
+/// What a case is counted as, beside a case.
+fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
+    let lengths = case.lengths();
+    // Splits that have keys, of each block of rows.
+    let splits = plan.num_splits() as usize;
+    let mut filled = vec![0; plan.units() as usize / splits];
+    for (index, unit) in (0..plan.units()).filter_map(|index| plan.unit(index)).enumerate() {
+        let tokens = plan.tokens(unit, lengths[unit.batch as usize]);
+        let blocks = filled.len();
+        filled[index % blocks] += usize::from(!tokens.is_empty());
+    }
+    vec![
+        (SPLIT, splits > 1),
+        ("two splits that have keys", filled.iter().any(|filled| *filled > 1)),
+        (EMPTY_SPLIT, splits > 1 && filled.iter().any(|filled| *filled < splits)),
+        (CAUSAL, case.causal),
+        ("splits: auto", case.splits == Splits::Auto),
+        ("splits: exact", matches!(case.splits, Splits::Exact(_))),
+        ("splits: tokens", matches!(case.splits, Splits::Tokens(_))),
+        ("more than 16 splits", splits > 16),
+        ("more than one query", case.sq > 1),
+        ("more rows than a tile", plan.m_blocks() > 1),
+        ("group not a power of two", !case.group.is_power_of_two()),
+        ("more sequences than one", case.batch > 1),
+        ("rows that see nothing", (0..case.batch).any(|b| lengths[b] == 0 || case.causal && lengths[b] < case.sq)),
+        ("lengths known to the host", matches!(case.lengths, Lengths::Host(_))),
+        ("lengths on the device", matches!(case.lengths, Lengths::Device(_))),
+        ("f16", case.format == Format::F16),
+        ("fp32 output", case.output == Format::F32),
+        ("with LSE", case.lse),
+        ("scale given", case.scale.is_some()),
+        ("strided", case.layout != Layout::Contiguous),
+        ("data other than normal", case.data != Data::Normal),
+    ]
+}
+
+/// More than one split.
+pub const SPLIT: &str = "more than one split";
+/// A split that has no keys.
+pub const EMPTY_SPLIT: &str = "an empty split";
+/// Causal.
+pub const CAUSAL: &str = "causal";
+
+impl Histogram {
+    /// Counts a case.
+    pub fn add(&mut self, case: &Case, plan: &Plan) {
+        let features = features(case, plan);
+        self.rows.resize(features.len(), ("", 0));
+        for (row, (name, has)) in self.rows.iter_mut().zip(features) {
+            *row = (name, row.1 + usize::from(has));
+        }
+        self.cases += 1;
+    }
+
+    /// Cases counted.
+    pub fn cases(&self) -> usize {
+        self.cases
+    }
+
+    /// The share of cases with the feature `name`, in percent.
+    ///
+    /// # Panics
+    /// If there is no such feature.
+    pub fn percent(&self, name: &str) -> f64 {
+        let (_, count) = self.rows.iter().find(|(row, _)| *row == name).expect("a feature of the histogram");
+        *count as f64 * 100.0 / self.cases as f64
+    }
+
+    /// Asserts the shares that make a run of random problems worth something.
+    ///
+    /// # Panics
+    /// If one is too small.
+    pub fn assert_composition(&self) {
+        for (name, least) in [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0)] {
+            assert!(self.percent(name) >= least, "less than {least} % of the cases have {name}:\n{self}");
+        }
+    }
+}
+
+impl fmt::Display for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:6} random problems, of which", self.cases)?;
+        for (name, count) in &self.rows {
+            writeln!(f, "{count:6} {:5.1} %  {name}", self.percent(name))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! What a row of the output may differ by from the reference.
+//!
+//! A correct kernel with 16-bit matrix operands differs from [`crate::reference`] by three roundings:
+//!
+//! 1. Each probability is rounded to the input's format before it meets V. In row terms the output moves by
+//!    `sum_j p_j e_j v_j` with `|e_j| <= u`, the format's unit roundoff. Around the row's own mean
+//!    (`sum_j p_j v_j = o`) this is `o sum_j p_j e_j + sum_j p_j e_j (v_j - o)`. The first part is at most
+//!    `u |o|`. The second adds up like noise, because rounding knows nothing of V: its deviation is below
+//!    `u spread`, where `spread^2 = sum_j p_j^2 (v_j - o)^2`; four times that is beyond seven deviations, for
+//!    rounding errors are spread evenly. Probabilities near underflow have an absolute error, not a relative
+//!    one; it enters in the same place.
+//! 2. Scores are summed in fp32. A score is off by at most `2^-20` of `scale * sum_d |q_d k_d|`: eight steps of
+//!    a matrix unit that truncates, and the scaling. That moves a probability by the same relative amount,
+//!    so it is added to `u`; and it moves the LSE by that amount.
+//! 3. The output is rounded to its own format: `u_o |o|`.
+//!
+//! The usual test of attention kernels allows twice the largest error of a reference computed in the same
+//! format ([`same_format`]), over the whole tensor. Row by row that alone is not sound: with few keys a row of
+//! the same-format reference can be right by luck (one key: always), and then a correct kernel fails.
+//! And over the whole tensor it is not sharp: one short row sets the tolerance of rows over long KV, whose values
+//! are a hundred times smaller, and a dropped tile hides. So a row's tolerance is twice the largest error of its own
+//! same-format reference, plus a floor made of 1 to 3, which says what luck may hide. It shrinks with the KV
+//! as the output does.
+//!
+//! A row that sees no key has no tolerance: O is 0 and LSE -inf exactly.
+
+use crate::numeric::Format;
+use crate::reference::Attention;
+
+/// Absolute tolerance of the LSE on top of the scores' own and of its own rounding: fp32 exp2 and log2, sums, merges.
+pub const LSE: f64 = 1e-5;
+
+/// What an output row should be, and how far it may be off.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// O.
+    pub o: Vec<f64>,
+    /// Natural log of the sum of exponentials.
+    pub lse: f64,
+    /// Largest difference allowed to any element of O.
+    pub o_tolerance: f64,
+    /// Largest difference allowed to the LSE.
+    pub lse_tolerance: f64,
+}
+
+impl Row {
+    /// The row of `attention`, computed with operands of `format` and stored as `output`.
+    pub fn new(attention: &Attention<'_>, [batch, query, head]: [usize; 3], format: Format, output: Format) -> Self {
+        let scores = attention.scores(batch, query, head);
+        let (o, lse) = attention.row(batch, head, &scores);
+        if scores.is_empty() {
+            return Self { o, lse, o_tolerance: 0.0, lse_tolerance: 0.0 };
+        }
+        let value = |key| attention.v.vector(batch, key, attention.kv_head(head));
+        let score_error = score_error(attention, [batch, query, head], scores.len());
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+
+        let mut total_error = 0.0;
+        let mut spread = vec![0.0; o.len()];
+        for (key, score) in scores.iter().enumerate() {
+            let relative = format.roundoff() + score_error;
+            let error = (score - lse).exp() * relative + format.underflow() * (max - lse).exp();
+            total_error += error;
+            for ((spread, v), o) in spread.iter_mut().zip(value(key)).zip(&o) {
+                *spread += (error * (v - o)).powi(2);
+            }
+        }
+        let same = same_format(&scores, value, &o, format, output);
+        let same_error = largest(same.iter().zip(&o).map(|(same, o)| same - o));
+        let magnitude = largest(o.iter().copied());
+        let spread = spread.into_iter().fold(0.0, f64::max).sqrt();
+        let o_tolerance =
+            2.0 * same_error + magnitude * (total_error + 2.0 * output.roundoff()) + 3.0 * spread + output.underflow();
+        let lse_tolerance = LSE + score_error + lse.abs() * 2f64.powi(-22);
+        Self { o, lse, o_tolerance, lse_tolerance }
+    }
+}
+
+/// The same row with the roundings that 16-bit matrix operands bring: probabilities (relative to the row's
+/// largest) in `format`, their sum unrounded, the output in `output`.
+pub fn same_format<'a>(
+    scores: &[f64],
+    value: impl Fn(usize) -> &'a [f64],
+    o: &[f64],
+    format: Format,
+    output: Format,
+) -> Vec<f64> {
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = 0.0;
+    let mut same = vec![0.0; o.len()];
+    for (key, score) in scores.iter().enumerate() {
+        let exact = (score - max).exp();
+        let rounded = format.round(exact);
+        sum += exact;
+        for (same, v) in same.iter_mut().zip(value(key)) {
+            *same += rounded * v;
+        }
+    }
+    same.into_iter().map(|same| output.round(same / sum)).collect()
+}
+
+/// Bound of a row's error in its scores, in absolute terms.
+fn score_error(attention: &Attention<'_>, [batch, query, head]: [usize; 3], keys: usize) -> f64 {
+    let q = attention.q.vector(batch, query, head);
+    let products = |key| {
+        let k = attention.k.vector(batch, key, attention.kv_head(head));
+        q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum::<f64>()
+    };
+    2f64.powi(-20) * attention.scale.abs() * (0..keys).map(products).fold(0.0, f64::max)
+}
+
+fn largest(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |largest, value| largest.max(value.abs()))
+}

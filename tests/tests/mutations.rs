@@ -1,0 +1,289 @@
+//! The comparison notices faults, and does not cry wolf: a model of a split-KV kernel, in fp32 with 16-bit
+//! probabilities as the GPU's matrix units force them, passes on random cases, and fails with each fault in it.
+
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use rayon::prelude::*;
+use splitkv_tests::case::{Case, Data, Layout, Lengths, Splits};
+use splitkv_tests::compare::{Output, compare};
+use splitkv_tests::data::Tensors;
+use splitkv_tests::numeric::Format;
+use splitkv_tests::strategy::{Budget, cases, geometry};
+
+/// What the model does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A tile in the middle is left out.
+    DroppedTile,
+    /// A tile in the middle is taken twice.
+    DoubledTile,
+    /// A tile in the middle is taken in place of the next one.
+    WrongTile,
+    /// A warp's chunk of V is taken from the chunk before.
+    StaleChunkOfV,
+    /// Eight tokens are weighed, but their V is not added.
+    EightTokensOfVLost,
+    /// A query sees one key too few.
+    CausalShort,
+    /// A query sees one key too many.
+    CausalLong,
+    /// The last key of the sequence is not seen.
+    LastKeyLost,
+    /// O is not divided by the sum.
+    Unnormalised,
+    /// The accumulator is not scaled when the maximum grows.
+    NotRescaled,
+    /// The second split is not merged.
+    LostSplit,
+    /// The splits' mean is taken without their weights.
+    UnweightedMerge,
+    /// An empty split enters with weight 1.
+    EmptySplitCounts,
+    /// The LSE is to base 2.
+    BaseTwo,
+    /// The KV head is `head % kv_heads`.
+    InterleavedHeads,
+    /// Probabilities have bf16's precision whatever the format.
+    CoarseProbabilities,
+}
+
+/// One row's running state.
+struct Running {
+    max: f32,
+    sum: f32,
+    o: Vec<f32>,
+}
+
+/// A decoded tensor's vector.
+type Get<'a> = dyn Fn(usize, usize, usize) -> &'a [f64] + 'a;
+
+fn model(case: &Case, tensors: &Tensors, splits: usize, fault: Option<Fault>) -> Output {
+    let decoded: Vec<Vec<f64>> = tensors.buffers.iter().map(|buffer| case.format.decode(buffer)).collect();
+    let get = |place: splitkv_tests::case::Place| {
+        let decoded = &decoded;
+        move |b, s, h| &decoded[place.buffer][place.start(b, s, h)..][..place.shape[3]]
+    };
+    let (q, k, v) = (get(tensors.places.q), get(tensors.places.k), get(tensors.places.v));
+    let (heads, lengths) = (case.heads(), case.lengths());
+    let mut output = Output { o: Vec::new(), lse: case.lse.then(|| vec![0.0; case.batch * heads * case.sq]) };
+    for (b, &length) in lengths.iter().enumerate() {
+        for i in 0..case.sq {
+            for h in 0..heads {
+                let kv_head = if fault == Some(Fault::InterleavedHeads) { h % case.kv_heads } else { h / case.group };
+                let mut limit = if case.causal { (i + 1 + length).saturating_sub(case.sq) } else { length };
+                match fault {
+                    Some(Fault::CausalShort) if case.causal => limit = limit.saturating_sub(1),
+                    Some(Fault::CausalLong) if case.causal => limit = (limit + 1).min(length),
+                    Some(Fault::LastKeyLost) => limit = limit.min(length.saturating_sub(1)),
+                    _ => {}
+                }
+                let row = (q(b, i, h), kv_head, b);
+                let parts: Vec<_> = (0..splits)
+                    .map(|split| part(case, row, (length, limit), (split, splits), (&k, &v), fault))
+                    .collect();
+                let (o, lse) = merge(&parts, fault);
+                output.o.push(o.iter().map(|o| case.output.round(f64::from(*o))).collect());
+                if let Some(lses) = &mut output.lse {
+                    let base = if fault == Some(Fault::BaseTwo) { std::f32::consts::LN_2 } else { 1.0 };
+                    lses[(b * heads + h) * case.sq + i] = f64::from(lse / base);
+                }
+            }
+        }
+    }
+    output
+}
+
+/// One split's O and LSE for a row.
+fn part(
+    case: &Case,
+    (q, kv_head, b): (&[f64], usize, usize),
+    (length, limit): (usize, usize),
+    (split, splits): (usize, usize),
+    (k, v): (&Get<'_>, &Get<'_>),
+    fault: Option<Fault>,
+) -> (Vec<f32>, f32) {
+    let geometry = geometry();
+    let (tile_n, chunk) = (geometry.tile_n as usize, geometry.chunk as usize);
+    let tiles = length.div_ceil(tile_n);
+    let middle = tiles / 2;
+    let mut state = Running { max: f32::NEG_INFINITY, sum: 0.0, o: vec![0.0; case.head_dim_v] };
+    for tile in split * tiles / splits..(split + 1) * tiles / splits {
+        let (source, times) = match fault {
+            Some(Fault::DroppedTile) if tile == middle => (tile, 0),
+            Some(Fault::DoubledTile) if tile == middle => (tile, 2),
+            Some(Fault::WrongTile) if tile == middle => (tile - 1, 1),
+            _ => (tile, 1),
+        };
+        for first in (0..times).flat_map(|_| (source * tile_n..(source + 1) * tile_n).step_by(chunk)) {
+            let keys = first..(first + chunk).min(limit);
+            let scale = case.scale() as f32;
+            let scores: Vec<f32> = keys.clone().map(|j| scale * dot(q, k(b, j, kv_head))).collect();
+            let max = scores.iter().copied().fold(state.max, f32::max);
+            if max == f32::NEG_INFINITY {
+                continue;
+            }
+            let keep = if fault == Some(Fault::NotRescaled) { 1.0 } else { (state.max - max).exp() };
+            state.max = max;
+            state.sum *= keep;
+            state.o.iter_mut().for_each(|o| *o *= keep);
+            for (j, score) in keys.zip(&scores) {
+                let p = (score - max).exp();
+                state.sum += p;
+                let in_middle = j / tile_n == middle;
+                let v_at = if fault == Some(Fault::StaleChunkOfV) && in_middle { j.saturating_sub(chunk) } else { j };
+                if fault == Some(Fault::EightTokensOfVLost) && in_middle && j % tile_n < 8 {
+                    continue;
+                }
+                let coarse = fault == Some(Fault::CoarseProbabilities);
+                let rounded = if coarse { Format::Bf16 } else { case.format }.round(f64::from(p)) as f32;
+                state.o.iter_mut().zip(v(b, v_at, kv_head)).for_each(|(o, v)| *o += rounded * *v as f32);
+            }
+        }
+    }
+    if state.sum == 0.0 {
+        return (state.o, f32::NEG_INFINITY);
+    }
+    let divisor = if fault == Some(Fault::Unnormalised) { 1.0 } else { state.sum };
+    (state.o.iter().map(|o| o / divisor).collect(), state.max + state.sum.ln())
+}
+
+fn merge(parts: &[(Vec<f32>, f32)], fault: Option<Fault>) -> (Vec<f32>, f32) {
+    let lost = usize::from(fault == Some(Fault::LostSplit));
+    let parts: Vec<_> = parts.iter().enumerate().filter(|(split, _)| *split != lost || lost == 0).collect();
+    let max = parts.iter().map(|(_, (_, lse))| *lse).fold(f32::NEG_INFINITY, f32::max);
+    let weight = |lse: f32| match fault {
+        Some(Fault::UnweightedMerge) if lse > f32::NEG_INFINITY => 1.0,
+        Some(Fault::EmptySplitCounts) if lse == f32::NEG_INFINITY => 1.0,
+        _ if lse == f32::NEG_INFINITY => 0.0,
+        _ => (lse - max).exp(),
+    };
+    let sum: f32 = parts.iter().map(|(_, (_, lse))| weight(*lse)).sum();
+    let mut merged = vec![0.0; parts[0].1.0.len()];
+    for (_, (o, lse)) in &parts {
+        merged.iter_mut().zip(o).for_each(|(merged, o)| *merged += weight(*lse) * o / sum.max(f32::MIN_POSITIVE));
+    }
+    (merged, if sum > 0.0 { max + sum.ln() } else { max })
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (*a as f32) * (*b as f32)).sum()
+}
+
+fn splits(case: &Case) -> usize {
+    match case.splits {
+        Splits::Auto => 3,
+        Splits::Exact(n) => n as usize,
+        Splits::Tokens(n) => case.sk.div_ceil(n as usize).max(1),
+    }
+}
+
+fn noticed(case: &Case, fault: Option<Fault>) -> bool {
+    let tensors = Tensors::new(case);
+    let output = model(case, &tensors, splits(case), fault);
+    compare(case, &tensors.expected(case), &output).is_err()
+}
+
+#[test]
+fn a_sound_kernel_passes() {
+    let config = Config { cases: 200, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&cases(Budget::EMULATOR), |case| {
+        let tensors = Tensors::new(&case);
+        let output = model(&case, &tensors, splits(&case), None);
+        compare(&case, &tensors.expected(&case), &output)
+            .map_err(|mismatch| proptest::test_runner::TestCaseError::fail(format!("{mismatch}\n{case}")))
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+/// Cases in which every key matters: random data, short and long KV, with more splits than one.
+fn sensitive() -> Vec<Case> {
+    use Format::{Bf16, F16, F32};
+    [
+        (300, 2, Bf16, Bf16, true),
+        (300, 2, F16, F16, false),
+        (1000, 3, Bf16, F32, false),
+        (4096, 5, Bf16, Bf16, false),
+        (4096, 5, F16, F32, true),
+        (16_384, 7, Bf16, Bf16, false),
+    ]
+    .map(|(sk, splits, format, output, lse)| {
+        let splits = Splits::Exact(splits);
+        Case { format, output, lse, splits, layout: Layout::Padded, ..Case::new(1, 2, sk, 2, 2) }
+    })
+    .into()
+}
+
+fn assert_noticed(fault: Fault, cases: &[Case]) {
+    let missed: Vec<_> = cases.par_iter().filter(|case| !noticed(case, Some(fault))).map(Case::to_string).collect();
+    assert!(missed.is_empty(), "{fault:?} is not noticed in {} of {}: {missed:#?}", missed.len(), cases.len());
+}
+
+#[test]
+fn sound_on_the_sensitive_cases() {
+    for case in sensitive() {
+        assert!(!noticed(&case, None), "{case}");
+    }
+}
+
+#[test]
+fn tile_faults_are_noticed() {
+    for fault in [Fault::DroppedTile, Fault::DoubledTile, Fault::WrongTile, Fault::StaleChunkOfV] {
+        assert_noticed(fault, &sensitive());
+    }
+}
+
+#[test]
+fn arithmetic_faults_are_noticed() {
+    let faults = [Fault::Unnormalised, Fault::NotRescaled, Fault::InterleavedHeads, Fault::LostSplit];
+    for fault in faults {
+        assert_noticed(fault, &sensitive());
+    }
+}
+
+#[test]
+fn wrong_lse_is_noticed() {
+    let cases: Vec<_> = sensitive().into_iter().filter(|case| case.lse).collect();
+    for fault in [Fault::BaseTwo, Fault::LastKeyLost] {
+        assert_noticed(fault, &cases);
+    }
+}
+
+#[test]
+fn lost_v_is_noticed_in_long_kv() {
+    let cases: Vec<_> = sensitive().into_iter().filter(|case| case.sk <= 4096).collect();
+    assert_noticed(Fault::EightTokensOfVLost, &cases);
+}
+
+#[test]
+fn lost_precision_is_noticed() {
+    let cases = [1000, 4096].map(|sk| Case {
+        format: Format::F16,
+        output: Format::F32,
+        lse: false,
+        splits: Splits::Exact(3),
+        ..Case::new(1, 4, sk, 2, 4)
+    });
+    assert_noticed(Fault::CoarseProbabilities, &cases);
+}
+
+#[test]
+fn a_causal_limit_off_by_one_is_noticed() {
+    let cases: Vec<_> = sensitive().into_iter().map(|case| Case { causal: true, ..case }).collect();
+    let with_lse: Vec<_> = cases.iter().filter(|case| case.lse).cloned().collect();
+    let short: Vec<_> = cases.into_iter().filter(|case| case.sk <= 300).collect();
+    for fault in [Fault::CausalShort, Fault::CausalLong] {
+        assert_noticed(fault, &with_lse);
+        assert_noticed(fault, &short);
+    }
+}
+
+#[test]
+fn merge_faults_are_noticed() {
+    let uneven: Vec<_> = [128 + 1, 1000]
+        .map(|sk| Case { splits: Splits::Exact(2), data: Data::Normal, lse: false, ..Case::new(1, 1, sk, 1, 4) })
+        .into();
+    assert_noticed(Fault::UnweightedMerge, &uneven);
+    let empty = Case { splits: Splits::Exact(4), lengths: Lengths::Device(vec![200]), ..Case::new(1, 2, 1000, 1, 3) };
+    assert_noticed(Fault::EmptySplitCounts, &[empty]);
+}
