@@ -44,10 +44,13 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
             }
         }
         for f in 0..OF {
+            let first = tile::column(lane, f, 0);
             for i in 0..4 {
                 let row = (warp * tile::M + tile::row(lane, tile::slot(i))) as usize;
-                // SAFETY: row is below WARPS * M, the column below DIMS. The stores of neighbouring columns become one.
-                unsafe { self.out.add(row * Self::PITCH + tile::column(lane, f, i) as usize).write(out[f][i]) };
+                // Apart from the first column, so that LLVM sees neighbours and makes one store of them.
+                let step = tile::column(lane, f, i) - first;
+                // SAFETY: row is below WARPS * M, the column below DIMS.
+                unsafe { self.out.add(row * Self::PITCH + first as usize).add(step as usize).write(out[f][i]) };
             }
         }
     }
