@@ -62,22 +62,25 @@ impl Emulated {
     pub(crate) const DEVICES: &str = "cuda:0,hip:0";
 
     pub(crate) fn build() -> Result<Self> {
-        let mut command = cargo();
-        command.args(["build", "--quiet", "--release", "--package=splitkv-emulator-driver", "--target-dir"]);
-        run(command.arg(target_dir())).context("building the emulator behind the drivers' functions")?;
-        let folder = target_dir().join("emulated-driver");
+        let built = Self { folder: target_dir().join("emulated-driver") };
         let library = target_dir().join("release/libsplitkv_emulator_driver.so");
         for name in ["lib64/libcuda.so", &format!("load/{CUDA_LIBRARY}"), &format!("load/{HIP_LIBRARY}")] {
-            let link = folder.join(name);
+            let link = built.folder.join(name);
             if fs::read_link(&link).is_ok_and(|linked| linked == library) {
                 continue;
             }
-            fs::create_dir_all(link.parent().unwrap_or(&folder))?;
-            // What is left of another checkout's, if anything.
+            fs::create_dir_all(link.parent().unwrap_or(&built.folder))?;
+            // What a workspace that was moved has left, if anything.
             let _ = fs::remove_file(&link);
             symlink(&library, &link).with_context(|| format!("linking {}", link.display()))?;
         }
-        Ok(Self { folder })
+        let mut command = cargo();
+        command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target_dir());
+        // In one call with what is linked with it, so that both get the same build of the emulator.
+        command.args(["splitkv-emulator-driver", "splitkv", "splitkv-tests"].map(|name| format!("--package={name}")));
+        built.link(&mut command);
+        run(&mut command).context("building the emulator behind the drivers' functions")?;
+        Ok(built)
     }
 
     fn link(&self, cargo: &mut Command) {
