@@ -23,7 +23,7 @@ pub(crate) const DEVICE_VARIABLE: &str = "SPLITKV_DEVICE";
 const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
 
 /// Cases of a property that run through the drivers' files without a GPU, a number by the suites' variable.
-const DRIVER_CASES: (&str, &str) = ("SPLITKV_CASES", "16");
+const DRIVER_CASES: (&str, &str) = ("SPLITKV_CASES", "6");
 
 /// What runs there.
 const DRIVER_TESTS: [&str; 6] = [
