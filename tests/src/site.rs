@@ -24,7 +24,11 @@ pub struct Site {
 }
 
 impl Site {
-    fn open(name: &str) -> Result<Self, splitkv::Error> {
+    /// Opens a device by name, and finds its kernels.
+    ///
+    /// # Errors
+    /// The library's; stale kernels are one.
+    pub fn open(name: &str) -> Result<Self, splitkv::Error> {
         let device = Device::open(name)?;
         let kernels = Kernels::find(device.props().target)?;
         // Programs that were carried to another machine were built together with their kernels; the sources are
