@@ -59,6 +59,7 @@ mod driver;
 mod dtype;
 mod error;
 mod executor;
+mod foreign;
 mod kernels;
 pub mod manifest;
 mod options;
