@@ -58,6 +58,8 @@ pub(crate) enum Stop {
         id: u32,
         /// Threads that the barrier expects; `None`: the whole block.
         threads: Option<u32>,
+        /// Threads of the warp that have arrived.
+        arrived: u32,
         /// Where the warp waits.
         pc: u32,
     },
@@ -211,7 +213,6 @@ pub(crate) trait AnyProgram: Send + Sync {
 pub(crate) trait Resident<'a> {
     /// Gives each warp that can run a turn. `true`: the block is done.
     fn advance(&mut self) -> Result<bool, Trap>;
-    fn block(&mut self) -> &mut Block<'a>;
     fn into_block(self: Box<Self>) -> Block<'a>;
 }
 
@@ -242,7 +243,7 @@ impl<P: Program> AnyProgram for P {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WarpState {
     Ready,
-    Waiting { id: u32, threads: Option<u32>, pc: u32 },
+    Waiting { id: u32, threads: Option<u32>, arrived: u32, pc: u32 },
     Done,
 }
 
@@ -263,7 +264,7 @@ impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
             if *state == WarpState::Ready {
                 *state = match self.program.run(warp, &mut self.block, QUANTUM)? {
                     Stop::Exit => WarpState::Done,
-                    Stop::Barrier { id, threads, pc } => WarpState::Waiting { id, threads, pc },
+                    Stop::Barrier { id, threads, arrived, pc } => WarpState::Waiting { id, threads, arrived, pc },
                     Stop::Yield { pc } => {
                         running = Some(pc);
                         WarpState::Ready
@@ -285,27 +286,24 @@ impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
         Ok(false)
     }
 
-    fn block(&mut self) -> &mut Block<'a> {
-        &mut self.block
-    }
-
     fn into_block(self: Box<Self>) -> Block<'a> {
         self.block
     }
 }
 
 impl<P: Program> Warps<'_, P> {
-    fn threads_of(&self, warp: usize) -> u32 {
-        let launch = self.block.launch;
-        (launch.threads() - warp as u32 * launch.warp_size).min(launch.warp_size)
-    }
-
-    /// Warps that wait at barrier `id`, and their threads.
+    /// Warps that wait at barrier `id`, and the threads that have arrived with them.
     fn waiting(&self, barrier: u32) -> (Vec<u32>, u32) {
-        let at = |state: &WarpState| matches!(state, WarpState::Waiting { id, .. } if *id == barrier);
-        let warps: Vec<u32> = (0..self.warps.len() as u32).filter(|&i| at(&self.warps[i as usize].1)).collect();
-        let threads = warps.iter().map(|&w| self.threads_of(w as usize)).sum();
-        (warps, threads)
+        let mut found = (Vec::new(), 0);
+        for (index, (_, state)) in self.warps.iter().enumerate() {
+            if let WarpState::Waiting { id, arrived, .. } = *state
+                && id == barrier
+            {
+                found.0.push(index as u32);
+                found.1 += arrived;
+            }
+        }
+        found
     }
 
     /// Lets go the warps whose barrier is complete.
@@ -331,7 +329,7 @@ impl<P: Program> Warps<'_, P> {
     fn stuck(&self) -> Result<bool, Trap> {
         let (id, threads, pc, index) = (self.warps.iter().enumerate())
             .find_map(|(index, w)| match w.1 {
-                WarpState::Waiting { id, threads, pc } => Some((id, threads, pc, index)),
+                WarpState::Waiting { id, threads, pc, .. } => Some((id, threads, pc, index)),
                 _ => None,
             })
             .expect("a warp that is neither ready nor done waits");

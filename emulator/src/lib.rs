@@ -13,14 +13,17 @@
 //! - `shared` holds a block's shared memory (LDS), its races and its bank conflicts;
 //! - `races` finds races between blocks in global memory;
 //! - `engine` runs blocks and schedules the warps of a block; it knows no instruction;
-//! - an instruction set implements `engine::Program`: it decodes once and executes a warp.
+//! - an instruction set implements `engine::Program`: it decodes once and executes a warp;
+//! - `cdna` is gfx950.
 
+pub mod cdna;
 mod counters;
 mod engine;
 mod error;
 mod fault;
 mod machine;
 mod memory;
+mod ptx;
 mod races;
 mod shared;
 

@@ -115,9 +115,11 @@ impl Machine {
 
     /// Decodes an artefact: PTX text (a trailing zero byte is allowed), or an ELF code object for gfx950.
     pub fn load(&self, image: &[u8]) -> Result<Module, Error> {
-        let reason =
-            format!("{} bytes of {} code: no instruction set can decode it yet", image.len(), self.arch.name());
-        Err(Error::Load { place: "start of the artefact".into(), reason })
+        let kernels = match self.arch {
+            Arch::Sm90 | Arch::Sm100 => crate::ptx::load(self.arch, image)?,
+            Arch::Gfx950 => crate::cdna::load(image)?,
+        };
+        Ok(Module::new(self.arch, kernels))
     }
 
     /// Runs a kernel to its end: `grid` blocks of `block` threads, each with `shared_bytes` of dynamic shared

@@ -19,7 +19,7 @@ const REMEMBERED: usize = 1024;
 
 /// What an allocation is for: decides whether undefined data may be stored in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// A buffer that somebody reads after the launch: storing undefined data in it is a fault.
     Buffer,
     /// Scratch between kernels: undefined data stored in it stays undefined.
@@ -293,11 +293,6 @@ impl<'a> View<'a> {
         Err(FaultKind::GlobalOutOfBounds { bytes, near: self.memory.near(self.allocations, address) })
     }
 
-    /// Checks an access without making it.
-    pub(crate) fn check(&mut self, address: u64, bytes: u32, align: u32) -> Result<(), FaultKind> {
-        self.find(address, bytes, align).map(|_| ())
-    }
-
     /// Loads 1, 2, 4, 8, 12 or 16 bytes. `align` is a power of two, at least `min(bytes, 4)`.
     #[inline]
     pub(crate) fn read(&mut self, address: u64, bytes: u32, align: u32) -> Result<Data, FaultKind> {
@@ -450,10 +445,10 @@ mod tests {
         assert!(second - first >= GUARD && second % ALIGN == 0);
         let snapshot = memory.snapshot();
         let mut view = View::new(&memory, &snapshot);
-        assert!(view.check(first, 16, 16).is_ok());
-        assert!(matches!(view.check(first + 4, 16, 4), Err(FaultKind::GlobalOutOfBounds { bytes: 16, .. })));
-        assert_eq!(view.check(first + 2, 4, 4), Err(FaultKind::Misaligned { align: 4 }));
-        assert!(view.check(0, 4, 4).is_err());
+        assert!(view.read(first, 16, 16).is_ok());
+        assert!(matches!(view.read(first + 4, 16, 4), Err(FaultKind::GlobalOutOfBounds { bytes: 16, .. })));
+        assert_eq!(view.read(first + 2, 4, 4), Err(FaultKind::Misaligned { align: 4 }));
+        assert!(view.read(0, 4, 4).is_err());
         let undefined = Data { words: [0; 4], undefined: 1 };
         assert!(matches!(view.write(first, 4, 4, undefined), Err(FaultKind::Undefined { .. })));
         assert!(

@@ -65,12 +65,18 @@ impl Stream {
     /// # Errors
     /// What the driver says; faults of the work come out here.
     pub fn synchronize(&self) -> Result<()> {
+        // Not locked while waiting: other threads may give more work.
         let mut state = self.0.state();
+        let (newest, older) = (std::mem::take(&mut state.newest), std::mem::take(&mut state.older));
+        drop(state);
         // SAFETY: the stream lives.
-        unsafe { self.driver().stream_synchronize(self.0.handle) }?;
-        state.newest.clear();
-        state.older.clear();
-        Ok(())
+        let waited = unsafe { self.driver().stream_synchronize(self.0.handle) };
+        if waited.is_err() {
+            // It may not have waited, so the work may still need them.
+            let held = older.into_iter().flat_map(|(_, held)| held).chain(newest);
+            self.0.state().newest.extend(held);
+        }
+        waited
     }
 
     /// An event that is done when the work given so far is done.

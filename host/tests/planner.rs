@@ -191,6 +191,15 @@ fn auto_takes_what_was_measured_best_on_an_h200() {
 }
 
 #[test]
+fn lengths_on_the_device_are_planned_as_if_full() {
+    let problem = Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16);
+    let full = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
+    let device = make(&problem.kv_lens(KvLens::Device), Splits::Auto, &DeviceProps::h200()).unwrap();
+    assert_eq!(device.num_splits(), full.num_splits());
+    assert_eq!(device.attention().grid, device.units(), "a block a unit, since lengths may differ");
+}
+
+#[test]
 fn auto_looks_at_the_real_lengths() {
     // One long sequence among short ones: at full length the batch alone would fill the device.
     let mut lens = vec![128; 64];

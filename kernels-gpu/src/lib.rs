@@ -15,6 +15,10 @@
     )
 )]
 #![cfg_attr(target_arch = "nvptx64", feature(asm_experimental_arch, stdarch_nvptx))]
+#![cfg_attr(
+    target_arch = "amdgpu",
+    feature(abi_unadjusted, f16, link_llvm_intrinsics, repr_simd, simd_ffi, stdarch_amdgpu)
+)]
 
 pub mod abi;
 

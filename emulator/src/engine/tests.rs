@@ -67,7 +67,7 @@ fn fault(result: Result<Counters, Error>) -> Fault {
     }
 }
 
-const BARRIER: Step = Ok(Some(Stop::Barrier { id: 0, threads: None, pc: 5 }));
+const BARRIER: Step = Ok(Some(Stop::Barrier { id: 0, threads: None, arrived: 32, pc: 5 }));
 const EXIT: Step = Ok(Some(Stop::Exit));
 
 fn site(kind: FaultKind) -> Trap {

@@ -55,21 +55,30 @@ fn describe(code: CUresult, by: unsafe extern "C" fn(CUresult, *mut *const c_cha
     }
 }
 
-/// What cust calls fail with, in this library's words.
-fn from_cust(device: &str, call: &'static str, error: cust::error::CudaError) -> Error {
-    let message = error.to_string();
-    Error::Driver { device: device.into(), call, code: error as i32, name: format!("{error:?}"), message }
+/// What cust's own calls fail with. Its error is not printed by its `Display`, which panics where the driver does not
+/// know the code.
+fn failed(device: &str, call: &'static str) -> impl FnOnce(cust::error::CudaError) -> Error {
+    let device = device.into();
+    move |error| Error::Driver {
+        device,
+        call,
+        code: error as i32,
+        name: format!("{error:?}"),
+        message: "from cust".into(),
+    }
 }
 
 fn devices() -> Result<Vec<cust::device::Device>> {
-    let failed = |error: cust::error::CudaError| Error::NoDevice { name: "cuda".into(), reason: error.to_string() };
-    cust::init(cust::CudaFlags::empty()).map_err(failed)?;
-    let devices: Vec<_> =
-        cust::device::Device::devices().map_err(failed)?.collect::<std::result::Result<_, _>>().map_err(failed)?;
-    if devices.is_empty() {
-        return Err(Error::NoDevice { name: "cuda".into(), reason: "the driver reports no GPU".into() });
+    let no_device = |reason: String| Error::NoDevice { name: "cuda".into(), reason };
+    let mut count = 0;
+    cu!("cuda", unsafe cuInit(0)).map_err(|error| no_device(error.to_string()))?;
+    cu!("cuda", unsafe cuDeviceGetCount(&mut count)).map_err(|error| no_device(error.to_string()))?;
+    if count == 0 {
+        return Err(no_device("the driver reports no GPU".into()));
     }
-    Ok(devices)
+    (0..count as u32)
+        .map(|index| cust::device::Device::get_device(index).map_err(failed("cuda", "cuDeviceGet")))
+        .collect()
 }
 
 fn list() -> Result<Vec<Listed>> {
@@ -85,7 +94,7 @@ fn open(index: &str) -> Result<Arc<dyn Driver>> {
     // `Context::new` leaves the context current, which is not ours to change.
     let mut before = null_mut();
     cu!(&name, unsafe cuCtxGetCurrent(&mut before))?;
-    let context = Context::new(devices[index]).map_err(|error| from_cust(&name, "cuDevicePrimaryCtxRetain", error))?;
+    let context = Context::new(devices[index]).map_err(failed(&name, "cuDevicePrimaryCtxRetain"))?;
     cu!(&name, unsafe cuCtxSetCurrent(before))?;
     Ok(Arc::new(Cuda { name, props, context }))
 }
@@ -110,7 +119,7 @@ fn props(device: &str, cuda: cust::device::Device) -> Result<DeviceProps> {
     let threads_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
     let max_grid = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?;
     Ok(DeviceProps {
-        name: cuda.name().map_err(|error| from_cust(device, "cuDeviceGetName", error))?,
+        name: cuda.name().map_err(failed(device, "cuDeviceGetName"))?,
         target,
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_bytes_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
@@ -363,8 +372,7 @@ impl Device {
         cu!("cuda", unsafe cuCtxGetDevice(&mut ordinal))?;
         drop(current);
         let name = format!("cuda:{ordinal}");
-        let device =
-            cust::device::Device::get_device(ordinal as u32).map_err(|error| from_cust(&name, "cuDeviceGet", error))?;
+        let device = cust::device::Device::get_device(ordinal as u32).map_err(failed(&name, "cuDeviceGet"))?;
         let props = props(&name, device)?;
         Ok(Self::from_driver(Arc::new(Cuda { name, props, context })))
     }

@@ -14,8 +14,10 @@ use crate::{DeviceProps, Error, Result};
 
 pub(super) const BACKEND: Backend = Backend { name: "hip", list, open };
 
-/// Names of the library, the newest first. `libamdhip64.so` belongs to development packages.
-const LIBRARIES: [&str; 4] = ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"];
+/// Names of the library, the newest first. The one without a version belongs to development packages; ROCm's own
+/// folder is not always known to the loader.
+const LIBRARIES: [&str; 5] =
+    ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"];
 
 type Code = c_int;
 type Pointer = *mut c_void;
@@ -108,10 +110,13 @@ functions! {
 fn api() -> Result<&'static Api> {
     static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
     let api = API.get_or_init(|| {
-        // SAFETY: loading HIP's library runs its constructors, which are meant for that.
-        let library = LIBRARIES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
-        let library = library.ok_or_else(|| format!("none of {} can be opened", LIBRARIES.join(", ")))?;
-        let api = Api::new(library).map_err(|error| format!("the library lacks a function: {error}"))?;
+        let mut tried = Vec::new();
+        let library = LIBRARIES.iter().find_map(|name| {
+            // SAFETY: loading HIP's library runs its constructors, which are meant for that.
+            unsafe { Library::new(*name) }.map_err(|error| tried.push(explain(&error))).ok()
+        });
+        let library = library.ok_or_else(|| format!("HIP's library cannot be opened: {}", tried.join("; ")))?;
+        let api = Api::new(library).map_err(|error| format!("the library lacks a function: {}", explain(&error)))?;
         // SAFETY: the library is loaded.
         match unsafe { (api.hipInit)(0) } {
             SUCCESS => Ok(api),
@@ -119,6 +124,11 @@ fn api() -> Result<&'static Api> {
         }
     });
     api.as_ref().map_err(|reason| no_device(reason.clone()))
+}
+
+/// What the loader said, which is the error's source.
+fn explain(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn no_device(reason: String) -> Error {

@@ -31,8 +31,10 @@ pub(super) struct Work {
     tiles: f64,
     /// KV tiles of the longest unit.
     longest: u64,
-    /// Whether all units have the same number of tiles.
+    /// Whether all units have the same number of tiles, as far as is known.
     uniform: bool,
+    /// Whether that is sure: lengths on the device may differ from what is planned.
+    sure: bool,
     /// Blocks that the device holds at once.
     slots: u64,
     tile_bytes: f64,
@@ -68,7 +70,8 @@ impl Work {
             units_per_split: (problem.batch * m_blocks * problem.kv_heads) as u64,
             tiles: sum * (m_blocks * problem.kv_heads) as f64,
             longest: longest as u64,
-            uniform: shortest >= longest && problem.kv_lens != KvLens::Device,
+            uniform: shortest >= longest,
+            sure: problem.kv_lens != KvLens::Device,
             slots,
             tile_bytes: (tile * (problem.head_dim_qk + problem.head_dim_v) * problem.dtype.size_of()) as f64,
             split_bytes: rows * (problem.head_dim_v + 1) as f64 * 4.0 * 2.0,
@@ -99,10 +102,14 @@ impl Work {
         costs.iter().position(|&cost| cost <= least * TIE).map_or(1, |index| index as u32 + 1)
     }
 
-    /// Blocks of the grid. Equal units: as few blocks as take the same number of waves, each as many units as the
-    /// next. Otherwise one a unit, and the hardware balances.
+    /// Blocks of the grid. Equal units: spread evenly. Otherwise one a unit, and the hardware balances.
     pub(super) fn grid(&self, units: u64) -> u64 {
-        if self.uniform && units > 0 { units.div_ceil(units.div_ceil(self.slots)) } else { units }
+        if self.uniform && self.sure { self.even(units) } else { units }
+    }
+
+    /// As few blocks as take `units` equal units in as many waves as any number would.
+    fn even(&self, units: u64) -> u64 {
+        units.div_ceil(units.div_ceil(self.slots).max(1))
     }
 
     /// How many times the units fill the device.
@@ -114,16 +121,16 @@ impl Work {
         let units = self.units_per_split * splits;
         let slots = self.slots as f64;
         let longest = self.longest.div_ceil(splits) as f64 * self.tile_bytes;
-        let streaming = if self.uniform {
-            let waves = units.div_ceil(self.slots) as f64;
-            let shared = self.grid(units) as f64 / slots;
-            waves * longest * (shared.powf(GRADUAL) + ALONE.powf(-GRADUAL)).powf(1.0 / GRADUAL)
+        // Two limits: the memory that all blocks share, and what the blocks on the longest way can stream alone.
+        let (shared, alone, tail) = if self.uniform {
+            let way = units.div_ceil(self.slots) as f64 * longest;
+            (way * self.even(units) as f64 / slots, way / ALONE, 0.0)
         } else {
-            let shared = self.tiles * self.tile_bytes / slots;
             // Units finish at different times: half of the longest one is left over at the end.
             let tail = if units > self.slots { longest / ALONE / 2.0 } else { 0.0 };
-            shared.max(longest / ALONE) + tail
+            (self.tiles * self.tile_bytes / slots, longest / ALONE, tail)
         };
+        let streaming = (shared.powf(GRADUAL) + alone.powf(GRADUAL)).powf(1.0 / GRADUAL) + tail;
         let combine = match splits {
             1 => 0.0,
             n => COMBINE + COMBINE_SPLIT * n as f64 + self.split_bytes * n as f64 / slots,

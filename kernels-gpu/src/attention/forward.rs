@@ -30,6 +30,7 @@ pub(crate) unsafe fn forward<
 >(
     a: AttentionArguments,
 ) {
+    let a = with_strides_per_lane(a);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
@@ -125,6 +126,22 @@ pub(crate) unsafe fn forward<
             }
         }
         index = index.saturating_add(thread::grid_dim_x());
+    }
+}
+
+/// The arguments, with the strides that are needed once a unit out of the registers that all lanes share.
+#[inline(always)]
+fn with_strides_per_lane(a: AttentionArguments) -> AttentionArguments {
+    let per_lane =
+        |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
+    AttentionArguments {
+        q_stride_batch: per_lane(a.q_stride_batch),
+        q_stride_seq: per_lane(a.q_stride_seq),
+        q_stride_head: per_lane(a.q_stride_head),
+        o_stride_batch: per_lane(a.o_stride_batch),
+        o_stride_seq: per_lane(a.o_stride_seq),
+        o_stride_head: per_lane(a.o_stride_head),
+        ..a
     }
 }
 

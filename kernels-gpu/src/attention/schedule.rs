@@ -1,7 +1,7 @@
 //! Which rows and which KV tokens a block, and each of its warps, works on.
 
 use crate::abi::{AttentionArguments, STATUS_BAD_LENGTH};
-use crate::gpu::{Chunk, divide, thread};
+use crate::gpu::{Chunk, divide, thread, warp};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// One query tile against one split of a sequence's KV.
@@ -47,6 +47,7 @@ impl Unit {
     #[inline(always)]
     pub(super) unsafe fn new(a: &AttentionArguments, index: u32, sizes: Sizes) -> Self {
         let Sizes { tile_rows, tile_n, .. } = sizes;
+        let index = warp::per_lane(index);
         // SAFETY: the counts are not 0, since there is a unit.
         let (kv_head, m_block, batch, split) = unsafe {
             let (rest, kv_head) = divide(index, a.kv_heads);
@@ -60,18 +61,22 @@ impl Unit {
         let last_row = (first_row + tile_rows).min(a.sq * a.group) - 1;
         // SAFETY: group is not 0.
         let visible = key_limit(a, len, unsafe { divide(last_row, a.group) }.0);
-        let (begin, end) = if a.split_tokens == 0 {
+        // Read ahead of the branch, or LLVM makes one load of an address that the branch selects, and with it
+        // the arguments stay in memory.
+        let (num_splits, split_tokens) = (a.num_splits, a.split_tokens);
+        let (begin, end) = if split_tokens == 0 {
             // Split s starts at tile s * tiles / num_splits, written so that no product leaves 32 bits.
             // SAFETY: num_splits is not 0.
-            let (quotient, rest) = unsafe { divide(visible.div_ceil(tile_n), a.num_splits) };
+            let (quotient, rest) = unsafe { divide(visible.div_ceil(tile_n), num_splits) };
             // SAFETY: as above.
-            let share = |s: u32| (s * quotient + unsafe { divide(s * rest, a.num_splits) }.0) * tile_n;
+            let share = |s: u32| (s * quotient + unsafe { divide(s * rest, num_splits) }.0) * tile_n;
             (share(split), share(split + 1))
         } else {
-            let begin = u64::from(split) * u64::from(a.split_tokens);
-            (begin.min(u64::from(visible)) as u32, (begin + u64::from(a.split_tokens)).min(u64::from(visible)) as u32)
+            let begin = u64::from(split) * u64::from(split_tokens);
+            (begin.min(u64::from(visible)) as u32, (begin + u64::from(split_tokens)).min(u64::from(visible)) as u32)
         };
-        Self { batch, kv_head, split, first_row, len, begin, end: end.min(visible) }
+        let (begin, end) = (warp::uniform(begin), warp::uniform(end.min(visible)));
+        Self { batch, kv_head, split, first_row, len: warp::uniform(len), begin, end }
     }
 
     /// Rows of the KV head: all queries of all heads in the group.

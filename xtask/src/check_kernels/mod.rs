@@ -29,8 +29,10 @@ struct Report {
     agprs: Option<u32>,
     /// AMD only: SGPRs of a wavefront.
     sgprs: Option<u32>,
-    /// NVIDIA: bytes that a thread stores and loads. AMD: VGPRs and SGPRs.
+    /// NVIDIA: bytes that a thread stores and loads. AMD: VGPRs.
     spills: u32,
+    /// AMD only: SGPRs that go to lanes of VGPRs, or to scratch.
+    sgpr_spills: Option<u32>,
     /// NVIDIA: stack of a thread, AMD: scratch of a lane, in bytes.
     stack_bytes: u32,
     dynamic_stack: bool,
@@ -48,6 +50,9 @@ impl Report {
         let mut reasons = Vec::new();
         if self.spills > 0 {
             reasons.push(format!("spills ({})", self.spills));
+        }
+        if let Some(spills @ 1..) = self.sgpr_spills {
+            reasons.push(format!("SGPR spills ({spills})"));
         }
         if self.stack_bytes > 0 {
             reasons.push(format!("stack or scratch ({} bytes)", self.stack_bytes));
@@ -94,6 +99,7 @@ fn report(folder: &Path, entry: &KernelEntry, ptxas: &Ptxas) -> Result<Report> {
         agprs: None,
         sgprs: None,
         spills: 0,
+        sgpr_spills: None,
         stack_bytes: 0,
         dynamic_stack: false,
         static_shared_bytes: 0,
@@ -123,7 +129,8 @@ fn report(folder: &Path, entry: &KernelEntry, ptxas: &Ptxas) -> Result<Report> {
                 registers: kernel.vgpr_count,
                 agprs: Some(kernel.agpr_count),
                 sgprs: Some(kernel.sgpr_count),
-                spills: kernel.vgpr_spill_count + kernel.sgpr_spill_count,
+                spills: kernel.vgpr_spill_count,
+                sgpr_spills: Some(kernel.sgpr_spill_count),
                 stack_bytes: kernel.private_segment_fixed_size,
                 dynamic_stack: kernel.uses_dynamic_stack,
                 static_shared_bytes: kernel.group_segment_fixed_size,
@@ -143,6 +150,7 @@ fn table(reports: &[Report]) -> Table {
         "AGPRs",
         "SGPRs",
         "spills",
+        "SGPR spills",
         "stack/scratch",
         "shared/LDS",
         "hidden arguments",
@@ -158,13 +166,14 @@ fn table(reports: &[Report]) -> Table {
             or_dash(report.agprs),
             or_dash(report.sgprs),
             report.spills.to_string(),
+            or_dash(report.sgpr_spills),
             stack,
             (report.static_shared_bytes + report.dynamic_shared_bytes).to_string(),
             hidden,
         ]);
     }
-    for column in 2..8 {
-        table.column_mut(column).expect("the header has nine columns").set_cell_alignment(CellAlignment::Right);
+    for column in 2..9 {
+        table.column_mut(column).expect("the header has ten columns").set_cell_alignment(CellAlignment::Right);
     }
     table
 }
@@ -182,6 +191,7 @@ mod tests {
             agprs: None,
             sgprs: None,
             spills: 0,
+            sgpr_spills: None,
             stack_bytes: 0,
             dynamic_stack: false,
             static_shared_bytes: 0,
@@ -191,6 +201,8 @@ mod tests {
         };
         assert_eq!(clean().offence(), None);
         assert_eq!(Report { spills: 3, ..clean() }.offence().unwrap(), "k on gfx950: spills (3)");
+        assert_eq!(Report { sgpr_spills: Some(2), ..clean() }.offence().unwrap(), "k on gfx950: SGPR spills (2)");
+        assert_eq!(Report { sgpr_spills: Some(0), ..clean() }.offence(), None);
         assert!(Report { stack_bytes: 16, ..clean() }.offence().unwrap().contains("16 bytes"));
         assert!(Report { dynamic_stack: true, ..clean() }.offence().unwrap().contains("dynamic stack"));
     }

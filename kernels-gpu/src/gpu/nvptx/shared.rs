@@ -21,7 +21,7 @@ pub(crate) unsafe fn address(pointer: *const u8) -> u32 {
     let address: u64;
     // SAFETY: the caller's promise. PTX ISA, "cvta".
     unsafe {
-        asm!("cvta.to.shared.u64 {0}, {1};", out(reg64) address, in(reg64) pointer, options(nostack, pure, nomem));
+        asm!("cvta.to.shared.u64 {0}, {1};", out(reg64) address, in(reg64) pointer.addr(), options(nostack, pure, nomem));
     }
     address as u32
 }

@@ -18,6 +18,18 @@ pub(crate) fn warp_id() -> u32 {
     thread_idx_x() / SIZE
 }
 
+/// A value that is the same in all lanes, kept by each lane for itself: here that is what any value is.
+#[inline(always)]
+pub(crate) fn per_lane(value: u32) -> u32 {
+    value
+}
+
+/// A value that is the same in all lanes, kept once for the warp: ptxas finds by itself what can be.
+#[inline(always)]
+pub(crate) fn uniform(value: u32) -> u32 {
+    value
+}
+
 /// Waits for all lanes, and makes their memory accesses visible to each other.
 ///
 /// # Safety

@@ -1,0 +1,458 @@
+//! From a kernel as it is written to one that can be executed: registers get places in banks, constants
+//! become registers, symbols become addresses.
+
+use super::instructions;
+use super::lexer::error;
+use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, Together, Ty, Vector};
+use super::parser::{Kernel, Module, Operand, Statement, Variable, integer};
+use crate::Error;
+use crate::engine::{KernelInfo, Parameter};
+use std::collections::{HashMap, HashSet};
+
+/// Generic addresses of shared memory start here; offsets are below 2^32.
+pub(super) const SHARED_WINDOW: u64 = 0x1000_0000_0000;
+/// Generic addresses of local memory start here; offsets are below 2^32.
+pub(super) const LOCAL_WINDOW: u64 = 0x2000_0000_0000;
+
+/// A kernel that can be executed.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) info: KernelInfo,
+    pub(super) code: Vec<Instruction>,
+    /// Source text, for faults.
+    pub(super) text: std::sync::Arc<[String]>,
+    /// What the 32-bit registers hold at the start; `None`: undefined.
+    pub(super) initial32: Vec<Option<u32>>,
+    pub(super) initial64: Vec<Option<u64>>,
+    pub(super) predicates: usize,
+    /// Local memory of a thread in bytes.
+    pub(super) local_bytes: u32,
+    pub(super) parameter_bytes: u32,
+}
+
+/// Where a declared register lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    R32(Reg),
+    R64(Reg),
+    Pred(Reg),
+}
+
+/// State of decoding a kernel.
+pub(super) struct Decoder<'a> {
+    kernel: &'a Kernel<'a>,
+    registers: HashMap<&'a str, Place>,
+    symbols: HashMap<&'a str, (Space, u64)>,
+    initial32: Vec<Option<u32>>,
+    initial64: Vec<Option<u64>>,
+    constants32: HashMap<u32, Reg>,
+    constants64: HashMap<u64, Reg>,
+    predicates: usize,
+    read: HashSet<Place>,
+    /// Narrowest shared access so far, in bytes.
+    pub(super) granule: u32,
+    /// The instruction being decoded.
+    pub(super) line: u32,
+}
+
+/// Rounds up to a multiple of `align`.
+fn align_up(offset: u32, align: u32) -> u32 {
+    offset.next_multiple_of(align.max(1))
+}
+
+/// Gives variables places one after the other; returns the end.
+fn place_all<'a>(
+    symbols: &mut HashMap<&'a str, (Space, u64)>,
+    space: Space,
+    variables: impl Iterator<Item = &'a Variable<'a>>,
+    mut end: u32,
+) -> u32 {
+    for variable in variables {
+        end = align_up(end, variable.align);
+        symbols.insert(variable.name, (space, u64::from(end)));
+        end += variable.bytes.unwrap_or(0);
+    }
+    end
+}
+
+/// Decodes one kernel of a module.
+pub(super) fn decode(
+    module: &Module<'_>,
+    kernel: &Kernel<'_>,
+    text: std::sync::Arc<[String]>,
+) -> Result<Program, Error> {
+    let mut symbols = HashMap::new();
+    let shared = || module.shared.iter().chain(&kernel.shared);
+    let sized = place_all(&mut symbols, Space::Shared, shared().filter(|v| v.bytes.is_some()), 0);
+    // All unsized variables start where the dynamic part does.
+    let dynamic_align = shared().filter(|v| v.bytes.is_none()).map(|v| v.align).max().unwrap_or(1);
+    let static_shared = align_up(sized, dynamic_align);
+    for variable in shared().filter(|v| v.bytes.is_none()) {
+        symbols.insert(variable.name, (Space::Shared, u64::from(static_shared)));
+    }
+    let local_bytes = place_all(&mut symbols, Space::Local, kernel.local.iter(), 0);
+    let mut parameters = Vec::new();
+    let mut parameter_bytes = 0;
+    for parameter in &kernel.parameters {
+        if parameter.bytes > 8 {
+            let reason = format!("parameter {} has {} bytes; at most 8 are supported", parameter.name, parameter.bytes);
+            return Err(error(kernel.line, reason));
+        }
+        let offset = align_up(parameter_bytes, parameter.align);
+        symbols.insert(parameter.name, (Space::Param, u64::from(offset)));
+        parameters.push(Parameter { name: parameter.name.to_owned(), offset, bytes: parameter.bytes });
+        parameter_bytes = offset + parameter.bytes;
+    }
+    let mut decoder = Decoder {
+        kernel,
+        registers: HashMap::new(),
+        symbols,
+        initial32: Vec::new(),
+        initial64: Vec::new(),
+        constants32: HashMap::new(),
+        constants64: HashMap::new(),
+        predicates: 0,
+        read: HashSet::new(),
+        granule: 4,
+        line: kernel.line,
+    };
+    decoder.place_registers()?;
+    let mut code = Vec::with_capacity(kernel.instructions.len() + 1);
+    for statement in &kernel.instructions {
+        code.push(decoder.instruction(statement)?);
+    }
+    // A label may stand behind the last instruction.
+    let end = kernel.instructions.last().map_or(kernel.line, |s| s.line);
+    let class = crate::counters::Class::Control;
+    code.push(Instruction { guard: None, together: Together::Any, class, op: Op::Exit, line: end });
+    let ordered = code.iter().any(|i| decoder.depends_on_order(&i.op));
+    Ok(Program {
+        info: KernelInfo {
+            name: kernel.name.to_owned(),
+            parameters,
+            static_shared,
+            shared_granule: decoder.granule,
+            max_threads: kernel.max_threads.unwrap_or(1024),
+            ordered,
+        },
+        code,
+        text,
+        initial32: decoder.initial32,
+        initial64: decoder.initial64,
+        predicates: decoder.predicates,
+        local_bytes,
+        parameter_bytes,
+    })
+}
+
+impl<'a> Decoder<'a> {
+    fn place_registers(&mut self) -> Result<(), Error> {
+        for (name, ty) in &self.kernel.registers {
+            let place = match Ty::parse(ty).map(|ty| (ty, ty.bytes())) {
+                Some((Ty::Pred, _)) => {
+                    self.predicates += 1;
+                    Place::Pred(self.index(self.predicates - 1)?)
+                }
+                Some((_, 1..=4)) => {
+                    self.initial32.push(None);
+                    Place::R32(self.index(self.initial32.len() - 1)?)
+                }
+                Some((_, 8)) => {
+                    self.initial64.push(None);
+                    Place::R64(self.index(self.initial64.len() - 1)?)
+                }
+                _ => return Err(error(self.kernel.line, format!("registers of type .{ty} are not supported"))),
+            };
+            self.registers.insert(name, place);
+        }
+        Ok(())
+    }
+
+    fn index(&self, index: usize) -> Result<Reg, Error> {
+        Reg::try_from(index).map_err(|_| error(self.line, "the kernel has more than 65536 registers of a kind"))
+    }
+
+    pub(super) fn error(&self, reason: impl Into<String>) -> Error {
+        error(self.line, reason)
+    }
+
+    fn instruction(&mut self, statement: &Statement<'a>) -> Result<Instruction, Error> {
+        self.line = statement.line;
+        let guard = match &statement.guard {
+            Some((name, negate)) => Some(PredSource { reg: self.predicate(name)?, negate: *negate }),
+            None => None,
+        };
+        let (op, class, together) = instructions::decode(self, statement)?;
+        Ok(Instruction { guard, together, class, op, line: statement.line })
+    }
+
+    /// Whether a block that executes this can see when other blocks run.
+    fn depends_on_order(&self, op: &Op) -> bool {
+        let elsewhere = |address: &Address| matches!(address.space, Space::Global | Space::Generic);
+        match op {
+            Op::Atomic { address, op, d, .. } => {
+                let used = d.is_some_and(|d| {
+                    self.read.contains(&match d {
+                        AnyReg::R32(r) => Place::R32(r),
+                        AnyReg::R64(r) => Place::R64(r),
+                    })
+                });
+                elsewhere(address) && (used || !op.commutes())
+            }
+            Op::Load { address, access, .. } => elsewhere(address) && *access == crate::races::Access::Atomic,
+            _ => false,
+        }
+    }
+
+    /// The bank and index of a declared register.
+    pub(super) fn place(&self, name: &str) -> Result<Place, Error> {
+        self.registers.get(name).copied().ok_or_else(|| self.error(format!("register {name} is not declared")))
+    }
+
+    /// A predicate that is read.
+    fn predicate(&mut self, name: &str) -> Result<Reg, Error> {
+        match self.place(name)? {
+            Place::Pred(reg) => Ok(reg),
+            _ => Err(self.error(format!("{name} is not a predicate"))),
+        }
+    }
+
+    pub(super) fn label(&self, name: &str) -> Result<u32, Error> {
+        let index = self.kernel.labels.get(name).ok_or_else(|| self.error(format!("label {name} does not exist")))?;
+        Ok(*index as u32)
+    }
+
+    pub(super) fn table(&self, name: &str) -> Result<Box<[u32]>, Error> {
+        let labels = self.kernel.tables.get(name).ok_or_else(|| self.error(format!("table {name} does not exist")))?;
+        labels.iter().map(|label| self.label(label)).collect()
+    }
+
+    /// A register that holds the constant.
+    pub(super) fn constant32(&mut self, value: u32) -> Result<Reg, Error> {
+        if let Some(&reg) = self.constants32.get(&value) {
+            return Ok(reg);
+        }
+        self.initial32.push(Some(value));
+        let reg = self.index(self.initial32.len() - 1)?;
+        self.constants32.insert(value, reg);
+        Ok(reg)
+    }
+
+    /// A register that holds the constant.
+    pub(super) fn constant64(&mut self, value: u64) -> Result<Reg, Error> {
+        if let Some(&reg) = self.constants64.get(&value) {
+            return Ok(reg);
+        }
+        self.initial64.push(Some(value));
+        let reg = self.index(self.initial64.len() - 1)?;
+        self.constants64.insert(value, reg);
+        Ok(reg)
+    }
+
+    /// Bits of a literal as a value of type `ty`.
+    fn literal(&self, text: &str, ty: Ty) -> Result<u64, Error> {
+        let wrong = || self.error(format!("{text} is not a value of type {ty:?}"));
+        let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        let float = match (digits.get(..2), digits.get(2..)) {
+            (Some("0f" | "0F"), Some(hex)) => {
+                let bits = u32::from_str_radix(hex, 16).map_err(|_| wrong())?;
+                if ty.bytes() == 4 {
+                    return Ok(u64::from(bits ^ if negative { 1 << 31 } else { 0 }));
+                }
+                Some(f64::from(f32::from_bits(bits)))
+            }
+            (Some("0d" | "0D"), Some(hex)) => Some(f64::from_bits(u64::from_str_radix(hex, 16).map_err(|_| wrong())?)),
+            _ if digits.contains('.') => Some(digits.parse().map_err(|_| wrong())?),
+            _ => None,
+        };
+        if let Some(value) = float {
+            let value = if negative { -value } else { value };
+            return match ty.bytes() {
+                4 => Ok(u64::from((value as f32).to_bits())),
+                8 => Ok(value.to_bits()),
+                _ => Err(wrong()),
+            };
+        }
+        let value = integer(text).ok_or_else(wrong)?;
+        let bits = ty.bytes() * 8;
+        if bits == 0 || value < -(1i128 << (bits - 1)) || value >= 1i128 << bits {
+            return Err(wrong());
+        }
+        Ok(value as u64 & (u64::MAX >> (64 - bits)))
+    }
+
+    /// A source operand of `ty`.
+    pub(super) fn source(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<AnyReg, Error> {
+        let wide = ty.bytes() == 8;
+        let constant = match operand {
+            Operand::Register(name) => {
+                let place = self.place(name)?;
+                self.read.insert(place);
+                return match place {
+                    Place::R32(reg) if !wide => Ok(AnyReg::R32(reg)),
+                    Place::R64(reg) if wide => Ok(AnyReg::R64(reg)),
+                    _ => Err(self.error(format!("{name} cannot hold a value of type {ty:?}"))),
+                };
+            }
+            Operand::Number(text) => self.literal(text, ty)?,
+            Operand::Symbol(name) => {
+                self.symbols.get(name).ok_or_else(|| self.error(format!("symbol {name} is not declared")))?.1
+            }
+            other => return Err(self.error(format!("{other:?} is not a scalar operand"))),
+        };
+        Ok(if wide { AnyReg::R64(self.constant64(constant)?) } else { AnyReg::R32(self.constant32(constant as u32)?) })
+    }
+
+    pub(super) fn source32(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<Reg, Error> {
+        match self.source(operand, ty)? {
+            AnyReg::R32(reg) => Ok(reg),
+            AnyReg::R64(_) => Err(self.error(format!("{operand:?} must have at most 32 bits"))),
+        }
+    }
+
+    pub(super) fn source64(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<Reg, Error> {
+        match self.source(operand, ty)? {
+            AnyReg::R64(reg) => Ok(reg),
+            AnyReg::R32(_) => Err(self.error(format!("{operand:?} must have 64 bits"))),
+        }
+    }
+
+    pub(super) fn source_predicate(&mut self, operand: &Operand<'_>) -> Result<PredSource, Error> {
+        match operand {
+            Operand::Register(name) => Ok(PredSource { reg: self.predicate(name)?, negate: false }),
+            Operand::Not(name) => Ok(PredSource { reg: self.predicate(name)?, negate: true }),
+            other => Err(self.error(format!("{other:?} is not a predicate"))),
+        }
+    }
+
+    /// The value of an operand that must be known when the kernel is loaded.
+    pub(super) fn immediate(&self, operand: &Operand<'_>) -> Result<u32, Error> {
+        match operand {
+            Operand::Number(text) => integer(text).and_then(|v| u32::try_from(v).ok()),
+            _ => None,
+        }
+        .ok_or_else(|| self.error(format!("{operand:?} must be a number")))
+    }
+
+    /// The register that is written.
+    pub(super) fn destination(&mut self, operand: &Operand<'_>) -> Result<AnyReg, Error> {
+        let Operand::Register(name) = operand else {
+            return Err(self.error(format!("{operand:?} is not a register")));
+        };
+        match self.place(name)? {
+            Place::R32(reg) => Ok(AnyReg::R32(reg)),
+            Place::R64(reg) => Ok(AnyReg::R64(reg)),
+            Place::Pred(_) => Err(self.error(format!("{name} is a predicate"))),
+        }
+    }
+
+    /// As [`destination`](Self::destination), or `None` for `_`.
+    pub(super) fn maybe_destination(&mut self, operand: &Operand<'_>) -> Result<Option<AnyReg>, Error> {
+        match operand {
+            Operand::Register(name) if name == "_" => Ok(None),
+            _ => self.destination(operand).map(Some),
+        }
+    }
+
+    pub(super) fn destination32(&mut self, operand: &Operand<'_>) -> Result<Reg, Error> {
+        match self.destination(operand)? {
+            AnyReg::R32(reg) => Ok(reg),
+            AnyReg::R64(_) => Err(self.error(format!("{operand:?} must have 32 bits"))),
+        }
+    }
+
+    pub(super) fn destination64(&mut self, operand: &Operand<'_>) -> Result<Reg, Error> {
+        match self.destination(operand)? {
+            AnyReg::R64(reg) => Ok(reg),
+            AnyReg::R32(_) => Err(self.error(format!("{operand:?} must have 64 bits"))),
+        }
+    }
+
+    pub(super) fn destination_predicate(&mut self, name: &str) -> Result<Reg, Error> {
+        self.predicate(name)
+    }
+
+    /// The elements of a vector operand, or the operand itself.
+    fn elements<'b>(operand: &'b Operand<'b>) -> &'b [Operand<'b>] {
+        match operand {
+            Operand::Vector(parts) => parts,
+            other => std::slice::from_ref(other),
+        }
+    }
+
+    fn vector(
+        &mut self,
+        operand: &Operand<'_>,
+        count: u8,
+        mut element: impl FnMut(&mut Self, &Operand<'_>) -> Result<Option<AnyReg>, Error>,
+    ) -> Result<Vector, Error> {
+        let parts = Self::elements(operand);
+        if parts.len() != usize::from(count) {
+            return Err(self.error(format!("expected {count} elements, found {}", parts.len())));
+        }
+        let mut vector = Vector::default();
+        for (to, part) in vector.iter_mut().zip(parts) {
+            *to = element(self, part)?;
+        }
+        Ok(vector)
+    }
+
+    pub(super) fn source_vector(&mut self, operand: &Operand<'_>, count: u8, ty: Ty) -> Result<Vector, Error> {
+        self.vector(operand, count, |decoder, part| decoder.source(part, ty).map(Some))
+    }
+
+    pub(super) fn destination_vector(&mut self, operand: &Operand<'_>, count: u8) -> Result<Vector, Error> {
+        self.vector(operand, count, Self::maybe_destination)
+    }
+
+    /// Exactly `N` 32-bit sources in a vector operand.
+    pub(super) fn sources32<const N: usize>(&mut self, operand: &Operand<'_>, count: u8) -> Result<[Reg; N], Error> {
+        let vector = self.source_vector(operand, count, Ty::B32)?;
+        Ok(std::array::from_fn(|i| match vector.get(i) {
+            Some(Some(AnyReg::R32(reg))) => *reg,
+            _ => 0,
+        }))
+    }
+
+    /// Exactly `N` 32-bit destinations in a vector operand.
+    pub(super) fn destinations32<const N: usize>(
+        &mut self,
+        operand: &Operand<'_>,
+        count: u8,
+    ) -> Result<[Reg; N], Error> {
+        let vector =
+            self.vector(operand, count, |decoder, part| decoder.destination32(part).map(AnyReg::R32).map(Some))?;
+        Ok(std::array::from_fn(|i| match vector.get(i) {
+            Some(Some(AnyReg::R32(reg))) => *reg,
+            _ => 0,
+        }))
+    }
+
+    /// A memory operand in `space`.
+    pub(super) fn address(&mut self, operand: &Operand<'_>, space: Space) -> Result<Address, Error> {
+        let Operand::Address(base, offset) = operand else {
+            return Err(self.error(format!("{operand:?} is not an address")));
+        };
+        let base = match &**base {
+            Operand::Register(name) => {
+                let place = self.place(name)?;
+                self.read.insert(place);
+                match place {
+                    Place::R32(reg) => AnyReg::R32(reg),
+                    Place::R64(reg) => AnyReg::R64(reg),
+                    Place::Pred(_) => return Err(self.error(format!("{name} is not an address"))),
+                }
+            }
+            Operand::Symbol(name) => {
+                let known = self.symbols.get(name).copied();
+                let (home, value) = known.ok_or_else(|| self.error(format!("symbol {name} is not declared")))?;
+                if home != space {
+                    return Err(self.error(format!("symbol {name} is in {home:?}, not in {space:?}")));
+                }
+                AnyReg::R64(self.constant64(value)?)
+            }
+            number => self.source(number, Ty::U64)?,
+        };
+        Ok(Address { space, base, offset: *offset })
+    }
+}

@@ -1,0 +1,41 @@
+//! PTX: parsed, decoded once, and executed a warp at a time.
+//!
+//! A warp's lanes run together as long as they are at the same instruction. Where they part, those furthest
+//! behind go first, so that the others are met again; instructions that need lanes together (`.sync`) wait for
+//! them.
+
+mod access;
+mod alu;
+mod decode;
+mod float;
+mod instructions;
+mod lanes;
+mod lexer;
+mod matrix;
+mod ops;
+mod parser;
+mod registers;
+mod warp;
+
+use crate::engine::AnyProgram;
+use crate::{Arch, Error};
+use std::sync::Arc;
+
+/// Decodes all kernels of a module.
+pub(crate) fn load(arch: Arch, image: &[u8]) -> Result<Vec<Box<dyn AnyProgram>>, Error> {
+    let image = image.strip_suffix(&[0]).unwrap_or(image);
+    let text = std::str::from_utf8(image)
+        .map_err(|e| Error::Load { place: format!("byte {}", e.valid_up_to()), reason: "not PTX text".into() })?;
+    let module = parser::parse(text)?;
+    let target = |name: &str| name.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().ok();
+    if target(module.target).is_none_or(|code| target(arch.name()).is_none_or(|device| code > device)) {
+        let reason = format!("code for {:?} does not run on {}", module.target, arch.name());
+        return Err(Error::Load { place: "the .target line".into(), reason });
+    }
+    let lines: Arc<[String]> = text.lines().map(|line| line.trim().to_owned()).collect();
+    let mut kernels: Vec<Box<dyn AnyProgram>> = Vec::new();
+    for kernel in &module.kernels {
+        kernels.push(Box::new(decode::decode(&module, kernel, lines.clone())?));
+    }
+    Ok(kernels)
+}

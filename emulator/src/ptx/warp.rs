@@ -1,0 +1,383 @@
+//! A warp: its lanes, where they are, and the loop that executes them.
+
+use super::decode::Program;
+use super::ops::{Instruction, Op, Reg, Special, Together};
+use super::registers::{FULL, LANES, Registers};
+use super::{access, alu, lanes, matrix};
+use crate::FaultKind;
+use crate::engine::{self, Block, KernelInfo, Stop};
+use crate::fault::Trap;
+use crate::races::Site;
+
+/// Lanes that are at the same instruction.
+#[derive(Clone, Copy)]
+struct Group {
+    pc: u32,
+    mask: u32,
+    /// Waits for other lanes to arrive at the same instruction.
+    waiting: bool,
+}
+
+/// An asynchronous copy that its thread has not waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Copy {
+    /// Number of the thread's group that it belongs to.
+    pub(super) group: u32,
+    pub(super) lane: u32,
+    pub(super) address: u32,
+    pub(super) bytes: u32,
+}
+
+/// A warp.
+pub(super) struct Warp {
+    pub(super) index: u32,
+    pub(super) registers: Registers,
+    groups: Vec<Group>,
+    /// Local memory of lane 0, lane 1 ...
+    pub(super) local: Vec<u8>,
+    /// One a byte of local memory.
+    pub(super) local_defined: Vec<bool>,
+    pub(super) copies: Vec<Copy>,
+    /// Groups of copies that each lane has committed.
+    pub(super) committed: [u32; LANES],
+}
+
+/// What an instruction works on: the warp, its block, and the lanes that execute.
+pub(super) struct Context<'a, 'b> {
+    pub(super) program: &'a Program,
+    pub(super) warp: &'a mut Warp,
+    pub(super) block: &'a mut Block<'b>,
+    pub(super) pc: u32,
+    pub(super) mask: u32,
+}
+
+/// The lanes of a mask.
+pub(super) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> + Clone {
+    (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
+}
+
+impl Context<'_, '_> {
+    /// Linear index in the block of the thread in a lane.
+    pub(super) fn thread(&self, lane: usize) -> u32 {
+        self.warp.index * LANES as u32 + lane as u32
+    }
+
+    pub(super) fn site(&self, lane: usize) -> Site {
+        Site { pc: self.pc, thread: self.thread(lane) }
+    }
+
+    pub(super) fn trap(&self, kind: FaultKind, lane: usize, address: Option<u64>) -> Trap {
+        Trap { kind, pc: self.pc, thread: Some(self.thread(lane)), address }
+    }
+
+    /// A fault of all lanes.
+    pub(super) fn trap_all(&self, kind: FaultKind) -> Trap {
+        self.trap(kind, self.mask.trailing_zeros() as usize, None)
+    }
+
+    /// A fault if any executing lane is among the `undefined` ones.
+    pub(super) fn need_defined(&self, undefined: u32, sink: &'static str) -> Result<(), Trap> {
+        match undefined & self.mask {
+            0 => Ok(()),
+            lanes => Err(self.trap(FaultKind::Undefined { sink }, lanes.trailing_zeros() as usize, None)),
+        }
+    }
+
+    /// The value that all executing lanes have in a register.
+    pub(super) fn uniform(&self, reg: Reg, what: &str) -> Result<u32, Trap> {
+        self.need_defined(self.warp.registers.undefined::<u32>(reg), "an instruction that needs one value a warp")?;
+        let values = self.warp.registers.get::<u32>(reg);
+        let first = values[self.mask.trailing_zeros() as usize % LANES];
+        match lanes_of(self.mask).find(|&lane| values[lane] != first) {
+            None => Ok(first),
+            Some(lane) => {
+                let what = format!("{what} differs within the warp: {first:#x} and {:#x}", values[lane]);
+                Err(self.trap(FaultKind::Illegal { what }, lane, None))
+            }
+        }
+    }
+}
+
+impl Warp {
+    fn live(&self) -> u32 {
+        self.groups.iter().fold(0, |mask, group| mask | group.mask)
+    }
+
+    /// Joins lanes that have met, and puts the ones that go on first in place 0: of those that do not wait,
+    /// the ones furthest behind. `false`: all wait.
+    fn schedule(&mut self) -> bool {
+        self.groups.sort_unstable_by_key(|group| (group.pc, group.mask));
+        self.groups.dedup_by(|next, group| {
+            let met = next.pc == group.pc;
+            if met {
+                group.mask |= next.mask;
+                group.waiting = false;
+            }
+            met
+        });
+        match self.groups.iter().position(|group| !group.waiting) {
+            Some(index) => {
+                self.groups.swap(0, index);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl engine::Program for Program {
+    type Warp = Warp;
+
+    fn info(&self) -> &KernelInfo {
+        &self.info
+    }
+
+    fn warp(&self, block: &Block<'_>, index: u32) -> Warp {
+        let threads = (block.launch.threads() - index * LANES as u32).min(LANES as u32);
+        Warp {
+            index,
+            registers: Registers::new(&self.initial32, &self.initial64, self.predicates),
+            groups: vec![Group { pc: 0, mask: FULL >> (LANES as u32 - threads), waiting: false }],
+            local: vec![0; self.local_bytes as usize * LANES],
+            local_defined: vec![false; self.local_bytes as usize * LANES],
+            copies: Vec::new(),
+            committed: [0; LANES],
+        }
+    }
+
+    fn run(&self, warp: &mut Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap> {
+        for _ in 0..budget {
+            if warp.groups.len() > 1 && !warp.schedule() {
+                self.meet(warp, block)?;
+            }
+            let Some(&Group { pc, mask, .. }) = warp.groups.first() else { return Ok(Stop::Exit) };
+            let instruction = &self.code[pc as usize];
+            let mut context = Context { program: self, warp: &mut *warp, block: &mut *block, pc, mask };
+            if !context.are_together(instruction)? {
+                warp.groups[0].waiting = true;
+                continue;
+            }
+            if let Some(guard) = instruction.guard {
+                let (holds, undefined) = context.warp.registers.predicate(guard);
+                context.need_defined(undefined, "a branch")?;
+                context.mask = mask & holds;
+                if instruction.together != Together::Any && context.mask != mask {
+                    let kind = FaultKind::Divergent { active: context.mask.into(), needed: mask.into() };
+                    return Err(Context { mask, ..context }.trap_all(kind));
+                }
+            }
+            context.block.counters.instruction(instruction.class);
+            match context.execute(&instruction.op)? {
+                Flow::Next => warp.groups[0].pc = pc + 1,
+                Flow::Exit(lanes) => {
+                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, waiting: false };
+                    if mask == lanes {
+                        warp.groups.swap_remove(0);
+                    }
+                }
+                Flow::Jump { target, lanes } if lanes == mask => warp.groups[0].pc = target,
+                Flow::Jump { target, lanes } => {
+                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, waiting: false };
+                    if lanes != 0 {
+                        warp.groups.push(Group { pc: target, mask: lanes, waiting: false });
+                    }
+                }
+                Flow::Scatter(targets) => {
+                    warp.groups.swap_remove(0);
+                    let groups = targets.into_iter().filter(|target| target.1 != 0);
+                    warp.groups.extend(groups.map(|(pc, mask)| Group { pc, mask, waiting: false }));
+                    // Lanes that go to the same place have met.
+                    warp.schedule();
+                }
+                Flow::Barrier { id, threads } => {
+                    warp.groups[0].pc = pc + 1;
+                    return Ok(Stop::Barrier { id, threads, arrived: mask.count_ones(), pc });
+                }
+            }
+        }
+        Ok(warp.groups.first().map_or(Stop::Exit, |group| Stop::Yield { pc: group.pc }))
+    }
+
+    fn locate(&self, pc: u32) -> (String, String) {
+        let line = self.code.get(pc as usize).map_or(0, |instruction| instruction.line);
+        let text = (line as usize).checked_sub(1).and_then(|index| self.text.get(index));
+        (text.cloned().unwrap_or_default(), format!("line {line}"))
+    }
+}
+
+/// Where the lanes go after an instruction.
+enum Flow {
+    Next,
+    /// These lanes end.
+    Exit(u32),
+    /// These lanes go to the target, the others on.
+    Jump {
+        target: u32,
+        lanes: u32,
+    },
+    /// Each target with its lanes.
+    Scatter(Vec<(u32, u32)>),
+    Barrier {
+        id: u32,
+        threads: Option<u32>,
+    },
+}
+
+impl Program {
+    /// All lanes wait, at different places: executes an exchange whose lanes are all there, or it is a fault.
+    fn meet(&self, warp: &mut Warp, block: &mut Block<'_>) -> Result<(), Trap> {
+        let live = warp.live();
+        let at = |group: &Group| &self.code[group.pc as usize];
+        for leader in 0..warp.groups.len() {
+            let (first, lead) = (warp.groups[leader], at(&warp.groups[leader]));
+            let Together::Members(reg) = lead.together else { continue };
+            let context =
+                Context { program: self, warp: &mut *warp, block: &mut *block, pc: first.pc, mask: first.mask };
+            let members = context.uniform(reg, "the member mask")? & live;
+            let Warp { groups, registers, .. } = &mut *warp;
+            let takes_part = |group: &&mut Group| {
+                let instruction = at(group);
+                let Together::Members(reg) = instruction.together else { return false };
+                let same_members = registers.get::<u32>(reg)[group.mask.trailing_zeros() as usize] & live == members;
+                same_members && instruction.guard.is_none() && lanes::can_meet(&lead.op, &instruction.op)
+            };
+            let parts: Vec<_> = groups.iter_mut().filter(takes_part).collect();
+            if parts.iter().fold(0, |mask, group| mask | group.mask) != members {
+                continue;
+            }
+            let mut list = Vec::new();
+            for group in parts {
+                list.push((group.mask, &at(group).op));
+                block.counters.instruction(at(group).class);
+                *group = Group { pc: group.pc + 1, mask: group.mask, waiting: false };
+            }
+            let mut context = Context { program: self, warp, block, pc: first.pc, mask: members };
+            lanes::exchange(&mut context, &list);
+            context.warp.schedule();
+            return Ok(());
+        }
+        Err(self.never_together(warp))
+    }
+
+    /// Lanes wait for each other at different places.
+    fn never_together(&self, warp: &Warp) -> Trap {
+        let group = warp.groups[0];
+        let kind = FaultKind::Divergent { active: group.mask.into(), needed: warp.live().into() };
+        let thread = warp.index * LANES as u32 + group.mask.trailing_zeros();
+        Trap { kind, pc: group.pc, thread: Some(thread), address: None }
+    }
+}
+
+impl Context<'_, '_> {
+    /// Whether the lanes that the instruction needs are here.
+    fn are_together(&self, instruction: &Instruction) -> Result<bool, Trap> {
+        match instruction.together {
+            Together::Any => Ok(true),
+            Together::All => Ok(self.warp.groups.len() == 1),
+            Together::Members(reg) => {
+                let members = self.uniform(reg, "the member mask")?;
+                if self.mask & !members != 0 {
+                    let what = format!("lanes {:#x} execute it, but are not in the member mask", self.mask & !members);
+                    return Err(self.trap_all(FaultKind::Illegal { what }));
+                }
+                // Threads that have ended need not come.
+                Ok(members & self.warp.live() & !self.mask == 0)
+            }
+        }
+    }
+
+    #[inline]
+    fn execute(&mut self, op: &Op) -> Result<Flow, Trap> {
+        if alu::execute(&mut self.warp.registers, self.mask, op) {
+            return Ok(Flow::Next);
+        }
+        match op {
+            Op::Special { d, what } => {
+                for lane in lanes_of(self.mask) {
+                    self.warp.registers.set_any_lane(*d, lane, self.special(*what, lane), false);
+                }
+            }
+            Op::Load { address, access, ty, count, d } => {
+                access::load(self, *address, *access, *ty, *count, d)?;
+            }
+            Op::Store { address, access, ty, count, a } => {
+                access::store(self, *address, *access, *ty, *count, a)?;
+            }
+            Op::Atomic { address, op, bytes, d, b, c } => access::atomic(self, *address, *op, *bytes, *d, *b, *c)?,
+            Op::CopyAsync { to, from, bytes, used } => access::copy_async(self, *to, *from, *bytes, *used)?,
+            Op::CommitCopies => access::commit_copies(self),
+            Op::WaitCopies { pending } => access::wait_copies(self, *pending),
+            Op::MatrixLoad { address, count, transpose, d } => {
+                matrix::load(self, *address, *count, *transpose, d)?;
+            }
+            Op::MatrixStore { address, count, transpose, a } => {
+                matrix::store(self, *address, *count, *transpose, a)?;
+            }
+            Op::Mma(mma) => matrix::multiply(self, mma)?,
+            Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } | Op::BarrierWarp => {
+                lanes::exchange(self, &[(self.mask, op)]);
+            }
+            Op::ActiveMask { d } => self.warp.registers.set(*d, self.mask, &[self.mask; LANES], 0),
+            Op::BarrierBlock { id, threads } => {
+                let threads = match threads {
+                    Some(reg) => Some(self.uniform(*reg, "the barrier's thread count")?),
+                    None => None,
+                };
+                return Ok(Flow::Barrier { id: self.uniform(*id, "the barrier's number")?, threads });
+            }
+            Op::Fence | Op::Nothing => {}
+            Op::Branch { target } => return Ok(Flow::Jump { target: *target, lanes: self.mask }),
+            Op::BranchIndexed { index, targets } => return self.branch_indexed(*index, targets),
+            Op::Exit => return Ok(Flow::Exit(self.mask)),
+            Op::Trap => {
+                if self.mask != 0 {
+                    return Err(self.trap_all(FaultKind::Trap));
+                }
+            }
+            _ => unreachable!("all other instructions are arithmetic"),
+        }
+        Ok(Flow::Next)
+    }
+
+    fn branch_indexed(&self, index: Reg, targets: &[u32]) -> Result<Flow, Trap> {
+        self.need_defined(self.warp.registers.undefined::<u32>(index), "a branch")?;
+        let indices = self.warp.registers.get::<u32>(index);
+        let mut taken = vec![(self.pc + 1, self.warp.groups[0].mask & !self.mask)];
+        for lane in lanes_of(self.mask) {
+            let Some(&target) = targets.get(indices[lane] as usize) else {
+                let what = format!("index {} of {} branch targets", indices[lane], targets.len());
+                return Err(self.trap(FaultKind::Illegal { what }, lane, None));
+            };
+            taken.push((target, 1 << lane));
+        }
+        Ok(Flow::Scatter(taken))
+    }
+
+    fn special(&self, what: Special, lane: usize) -> u64 {
+        let launch = self.block.launch;
+        let thread = self.thread(lane);
+        let [x, y, _] = launch.block;
+        u64::from(match what {
+            Special::Tid(0) => thread % x,
+            Special::Tid(1) => thread / x % y,
+            Special::Tid(_) => thread / x / y,
+            Special::Ntid(axis) => launch.block[usize::from(axis)],
+            Special::Ctaid(axis) => self.block.index[usize::from(axis)],
+            Special::Nctaid(axis) => launch.grid[usize::from(axis)],
+            Special::LaneId => lane as u32,
+            Special::WarpId => self.warp.index,
+            Special::NumWarps => launch.warps(),
+            // One emulated multiprocessor runs everything.
+            Special::SmId => 0,
+            Special::NumSms => 1,
+            Special::LaneMaskEq => 1 << lane,
+            Special::LaneMaskLe => FULL >> (31 - lane),
+            Special::LaneMaskLt => (1 << lane) - 1,
+            Special::LaneMaskGe => FULL << lane,
+            Special::LaneMaskGt => FULL << lane << 1,
+            Special::DynamicSharedBytes => launch.dynamic_shared,
+            Special::TotalSharedBytes => self.block.shared.size(),
+            Special::Clock => return self.block.counters.instructions,
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! The block's shared memory (LDS).
+
+#[derive(Clone, Copy)]
+#[repr(C, align(256))]
+struct Aligned([u8; 256]);
+
+/// Start of the dynamic shared memory, aligned to 256 bytes. Its size is the launch's.
+#[inline(always)]
+pub(crate) fn dynamic_shared_mem() -> *mut u8 {
+    core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<Aligned>().cast()
+}
+
+/// The 32-bit address that shared-memory instructions take.
+///
+/// # Safety
+/// `pointer` points into shared memory.
+#[inline(always)]
+pub(crate) unsafe fn address(pointer: *const u8) -> u32 {
+    // A generic pointer's upper half says which memory it points into, the lower half where.
+    pointer.addr() as u32
+}
