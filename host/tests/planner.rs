@@ -38,7 +38,7 @@ fn problems() -> impl Strategy<Value = Problem> {
 }
 
 fn make(problem: &Problem, splits: Splits, device: &DeviceProps) -> splitkv::Result<Plan> {
-    let options = Options { splits, q_tiles: None };
+    let options = Options { splits, ..Options::default() };
     plan(problem, &options, device, &Catalogue::of(device.target))
 }
 
@@ -238,7 +238,8 @@ fn two_query_tiles_are_for_many_rows_that_are_not_split() {
     let combine = Kernel { name: "combine", role: Role::Combine };
     let catalogue = Catalogue::new(Target::Sm90, vec![kernel("two", 2), kernel("one", 1), combine]);
     let name = |problem: &Problem, splits, q_tiles| {
-        let plan = plan(problem, &Options { splits, q_tiles }, &DeviceProps::h200(), &catalogue).unwrap();
+        let plan = plan(problem, &Options { splits, q_tiles, ..Options::default() }, &DeviceProps::h200(), &catalogue)
+            .unwrap();
         (plan.kernel().name, plan.num_splits() > 1)
     };
     let few = Problem::new(64, 32, 8, 1, 4096, 128, DType::Bf16);
@@ -351,7 +352,7 @@ fn options_that_cannot_be_done_are_refused_by_argument() {
     assert!(text.contains(message), "{text}");
     assert_eq!(make(&long, Splits::Tokens(512), &h200).unwrap().num_splits(), 196);
 
-    let options = Options { splits: Splits::Auto, q_tiles: Some(9) };
+    let options = Options { q_tiles: Some(9), ..Options::default() };
     let (name, text) = refused(plan(&good, &options, &h200, &Catalogue::of(Target::Sm90)));
     assert_eq!(name, "q_tiles");
     assert!(text.starts_with("q_tiles: given 9; allowed: 1"), "{text}");

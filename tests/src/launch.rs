@@ -53,7 +53,7 @@ pub fn options(case: &Case) -> Options {
         Splits::Exact(n) => splitkv::Splits::Exact(n),
         Splits::Tokens(n) => splitkv::Splits::Tokens(n),
     };
-    Options { splits, q_tiles: None }
+    Options { splits, ..Options::default() }
 }
 
 /// The plan of a case.

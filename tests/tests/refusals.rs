@@ -17,7 +17,7 @@ fn problem() -> Problem {
 }
 
 fn plan_h200(problem: &Problem, splits: Splits) -> Result<Plan> {
-    let options = Options { splits, q_tiles: None };
+    let options = Options { splits, ..Options::default() };
     plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90))
 }
 
@@ -116,7 +116,7 @@ fn wrong_options_devices_and_catalogues_are_refused() {
     let device = DeviceProps::h200();
     let catalogue = Catalogue::of(Target::Sm90);
     let with = |device: &DeviceProps, catalogue: &Catalogue, splits| {
-        plan(&problem(), &Options { splits, q_tiles: None }, device, catalogue)
+        plan(&problem(), &Options { splits, ..Options::default() }, device, catalogue)
     };
     for q_tiles in [0, 3, u32::MAX] {
         let options = Options { q_tiles: Some(q_tiles), ..Options::default() };
@@ -212,7 +212,7 @@ fn wild_problems_are_planned_or_refused() {
             .lse(lse);
         problem.scale = scale;
         for target in Target::ALL {
-            let options = Options { splits, q_tiles: None };
+            let options = Options { splits, ..Options::default() };
             match plan(&problem, &options, &DeviceProps::of(target), &Catalogue::of(target)) {
                 Ok(_) | Err(Error::Argument { .. }) => {}
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
@@ -239,7 +239,7 @@ struct Setup {
 impl Setup {
     fn new(site: &Site) -> Result<Self> {
         let problem = problem().lse(true).kv_lens(KvLens::Device);
-        let options = Options { splits: Splits::Exact(2), q_tiles: None };
+        let options = Options { splits: Splits::Exact(2), ..Options::default() };
         let device = &site.device;
         let plan = plan(&problem, &options, device.props(), site.kernels.catalogue())?;
         Ok(Self {
@@ -343,7 +343,7 @@ fn wrong_executors_are_refused() {
 
 fn wrong_executors(site: &Site) -> Result<usize> {
     let (device, kernels) = (&site.device, &site.kernels);
-    let options = Options { splits: Splits::Exact(4), q_tiles: None };
+    let options = Options { splits: Splits::Exact(4), ..Options::default() };
     let right = plan(&problem(), &options, device.props(), kernels.catalogue())?;
     let needed = right.workspace_bytes();
     assert_eq!(needed, 4 * (2 * 8 * 3) * (128 + 1) * 4);

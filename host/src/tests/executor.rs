@@ -15,7 +15,7 @@ fn problem() -> Problem {
 }
 
 fn make(problem: &Problem, splits: Splits) -> Plan {
-    let options = Options { splits, q_tiles: None };
+    let options = Options { splits, ..Options::default() };
     plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90)).unwrap()
 }
 
