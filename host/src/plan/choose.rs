@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kernels_gpu::abi::{BlockShape, Geometry, MAX_SPLITS};
+use kernels_gpu::abi::{Geometry, MAX_SPLITS};
 
 use super::MAX_UNITS;
 use super::heuristic::Work;
@@ -46,9 +46,9 @@ pub enum KernelReason {
     Asked,
     /// The only one that fits the problem, the device and what was asked.
     Only,
-    /// The rows of a KV head fit one tile of it.
+    /// The rows of a KV head fit the smallest tile.
     FewRows,
-    /// The rows of a KV head do not fit one tile of a kernel whose warps split the KV.
+    /// The rows of a KV head do not fit the smallest tile, and under [`Splits::Tokens`] nothing else may have a say.
     ManyRows,
     /// The estimate is lowest with it.
     Cheapest,
@@ -157,23 +157,29 @@ fn list(names: impl Iterator<Item = String>) -> String {
 }
 
 /// The variant with the lowest estimate, and the number of splits, which `splits` gives for its work and the most that
-/// it may have. Unless asked for, two query tiles are only for unsplit plans whose rows exceed a tile.
+/// it may have. Rows that fit the smallest tile are worth no larger one; and unless asked for, two query tiles are only
+/// for unsplit plans whose rows exceed a tile.
 fn cheapest(
     works: Vec<(Variant, Work)>,
     problem: &Problem,
     options: &Options,
     splits: impl Fn(&Work, u32) -> u32,
 ) -> (Variant, Work, u32, KernelReason) {
+    let smallest = works.iter().map(|(variant, _)| variant.geometry.tile_m).min().unwrap_or(0);
+    let few_rows = problem.rows() <= smallest as usize;
     let estimate = |(variant, work): (Variant, Work)| {
+        let tile_m = variant.geometry.tile_m;
         let freely = variant.q_tiles == 1 || options.q_tiles.is_some();
         let num_splits = splits(&work, if freely { MAX_SPLITS } else { 1 });
-        let allowed = freely || num_splits == 1 && problem.rows() > variant.geometry.tile_m as usize;
+        let two_tiles = freely || num_splits == 1 && problem.rows() > tile_m as usize;
+        let allowed = two_tiles && (tile_m == smallest || !few_rows);
         let cost = if allowed { work.cost(u64::from(num_splits)) } else { f64::INFINITY };
         (variant, work, num_splits, cost)
     };
     let best = works.into_iter().map(estimate).reduce(|best, next| if next.3 < best.3 { next } else { best });
     let (variant, work, num_splits, _) = best.expect("there is a variant");
-    (variant, work, num_splits, KernelReason::Cheapest)
+    let reason = if few_rows { KernelReason::FewRows } else { KernelReason::Cheapest };
+    (variant, work, num_splits, reason)
 }
 
 /// The variant by the rows of one KV head alone: under `Tokens` a sequence has the same bits whatever is beside it,
@@ -185,7 +191,7 @@ fn by_rows(works: Vec<(Variant, Work)>, problem: &Problem) -> (Variant, Work, u3
     let fits = |variant: &Variant| problem.rows() <= variant.block_rows();
     let index = candidates.iter().position(|(variant, _)| fits(variant)).unwrap_or(candidates.len() - 1);
     let (variant, work) = candidates.swap_remove(index);
-    let reason = if variant.shape == BlockShape::SplitKv { KernelReason::FewRows } else { KernelReason::ManyRows };
+    let reason = if index == 0 { KernelReason::FewRows } else { KernelReason::ManyRows };
     (variant, work, 0, reason)
 }
 
