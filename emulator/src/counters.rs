@@ -136,35 +136,31 @@ pub(crate) fn sectors(addresses: impl Iterator<Item = u64>, bytes: u32) -> u64 {
 /// that read the same word share one.
 pub(crate) fn bank_conflicts(addresses: impl Iterator<Item = u32>, bytes: u32, banks: u32) -> u64 {
     let words = bytes.div_ceil(4);
-    let lanes_per_group = (banks / words).max(1) as usize;
+    let lanes_per_group = (banks / words).max(1);
     let mut conflicts = 0;
-    let mut group: [u32; 64] = [0; 64];
-    let mut used = 0;
-    let mut lanes = 0;
-    let mut close = |group: &[u32]| {
-        let mut passes = [0u8; 64];
-        for (i, word) in group.iter().enumerate() {
-            if !group[..i].contains(word) {
-                passes[(word % banks) as usize] += 1;
-            }
-        }
-        conflicts += u64::from(passes.iter().copied().max().unwrap_or(0).saturating_sub(1));
-    };
+    // The group so far: its words in order of arrival, the first one in each bank, and the passes of each bank.
+    let (mut group, mut used, mut lanes) = ([0u32; 64], 0, 0);
+    let (mut first, mut passes, mut most) = ([u32::MAX; 64], [0u8; 64], 1);
     for address in addresses {
+        if lanes == lanes_per_group {
+            conflicts += u64::from(most - 1);
+            (used, lanes, most) = (0, 0, 1);
+            first = [u32::MAX; 64];
+        }
+        lanes += 1;
         for word in address / 4..address / 4 + words {
+            let bank = (word % banks) as usize;
+            if first[bank] == u32::MAX {
+                (first[bank], passes[bank]) = (word, 1);
+            } else if first[bank] != word && !group[..used].contains(&word) {
+                passes[bank] += 1;
+                most = most.max(passes[bank]);
+            }
             group[used] = word;
             used += 1;
         }
-        lanes += 1;
-        if lanes == lanes_per_group {
-            close(&group[..used]);
-            (used, lanes) = (0, 0);
-        }
     }
-    if used > 0 {
-        close(&group[..used]);
-    }
-    conflicts
+    conflicts + u64::from(most - 1)
 }
 
 #[cfg(test)]

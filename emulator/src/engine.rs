@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// Instructions that a warp executes before its siblings get a turn, unless it stops earlier.
 const QUANTUM: u32 = 1 << 14;
 /// Instructions of a block's warps without progress after which it waits for ever.
-const PATIENCE: u64 = 1 << 24;
+const PATIENCE: u64 = 1 << 20;
 /// Blocks of an ordered kernel that are resident together.
 const RESIDENT: usize = 64;
 

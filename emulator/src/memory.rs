@@ -442,7 +442,7 @@ mod tests {
         let memory = Memory::new(1 << 20);
         let first = memory.alloc(16, Purpose::Buffer).unwrap();
         let second = memory.alloc(16, Purpose::Buffer).unwrap();
-        assert!(second - first >= GUARD && second % ALIGN == 0);
+        assert!(second - first >= GUARD && second.is_multiple_of(ALIGN));
         let snapshot = memory.snapshot();
         let mut view = View::new(&memory, &snapshot);
         assert!(view.read(first, 16, 16).is_ok());

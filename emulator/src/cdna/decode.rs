@@ -244,9 +244,8 @@ impl Decoder<'_> {
 
     fn sdwa(&mut self, inst: &mut Inst) -> Result<(), Unknown> {
         let s = self.take()?;
-        let source =
-            |low, scalar| if scalar { Operand(bits(s, low, 8) as u16) } else { Operand::vgpr(bits(s, low, 8)) };
-        inst.src[0] = source(0, bit(s, 23));
+        let scalar = bit(s, 23);
+        inst.src[0] = if scalar { Operand(bits(s, 0, 8) as u16) } else { Operand::vgpr(bits(s, 0, 8)) };
         if bit(s, 31) {
             inst.src[1] = Operand(bits(self.word, 9, 8) as u16);
         }
@@ -272,9 +271,15 @@ impl Decoder<'_> {
 
     fn dpp(&mut self, inst: &mut Inst) -> Result<(), Unknown> {
         let s = self.take()?;
+        let control = bits(s, 8, 9);
+        if matches!(control, 0x100 | 0x110 | 0x120 | 0x144..=0x14f | 0x160..)
+            || ((0x130..0x140).contains(&control) && control % 4 != 0)
+        {
+            return Err(self.unknown(format!("unknown DPP control {control:#x}")));
+        }
         inst.src[0] = Operand::vgpr(bits(s, 0, 8));
         inst.mods.dpp = Some(Dpp {
-            control: bits(s, 8, 9) as u16,
+            control: control as u16,
             bound_control: bit(s, 19),
             bank_mask: bits(s, 24, 4) as u8,
             row_mask: bits(s, 28, 4) as u8,
@@ -448,7 +453,7 @@ impl Decoder<'_> {
         let w = self.word;
         let second = self.take()?;
         let mut inst = self.vector_memory(Space::Buffer, bits(w, 18, 7), Encoding::Mubuf)?;
-        inst.mods.cache = bits(w, 14, 1) as u8 | bits(w, 17, 1) as u8 * Mods::NT | bits(w, 15, 1) as u8 * Mods::SC1;
+        inst.mods.cache = bits(w, 14, 1) as u8 | (bits(w, 17, 1) as u8 * Mods::NT) | (bits(w, 15, 1) as u8 * Mods::SC1);
         let Op::Memory(op) = inst.op else { unreachable!("vector_memory makes memory instructions") };
         if matches!(op.action, Action::CacheWriteBack | Action::CacheInvalidate) {
             return Ok(inst);
@@ -481,7 +486,7 @@ impl Decoder<'_> {
 /// The half selects, negations and clamp of the packed encoding.
 fn packed_selects(mods: &mut Mods, w: u32, second: u32) {
     mods.op_sel = bits(w, 11, 3) as u8;
-    mods.op_sel_hi = bits(second, 27, 2) as u8 | bits(w, 14, 1) as u8 * 4;
+    mods.op_sel_hi = bits(second, 27, 2) as u8 | (bits(w, 14, 1) as u8 * 4);
     mods.neg = bits(second, 29, 3) as u8;
     mods.abs = bits(w, 8, 3) as u8;
     mods.clamp = bit(w, 15);

@@ -200,7 +200,7 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
     let bits = sum.to_bits();
     let towards = ((error > 0.0) == (sum > 0.0)) as u64;
     // Even and inexact: one step towards the exact value makes it odd.
-    let inexact = error > 0.0 || error < 0.0;
+    let inexact = error != 0.0;
     let adjusted =
         if inexact && bits & 1 == 0 { bits.wrapping_add(towards.wrapping_mul(2)).wrapping_sub(1) } else { bits };
     f64::from_bits(adjusted) as f32

@@ -219,8 +219,8 @@ impl Wave {
         let data = self.lanes(inst.src[1], 0, 0, As::B32);
         let exec = self.exec();
         let mut result = Vector::splat(0);
-        for lane in 0..LANES {
-            let from = (addresses[lane].wrapping_add(inst.imm as u32) / 4) as usize % LANES;
+        for (lane, address) in addresses.into_iter().enumerate() {
+            let from = (address.wrapping_add(inst.imm as u32) / 4) as usize % LANES;
             if exec >> from & 1 != 0 {
                 result.bits[lane] = data.bits[from];
                 result.undefined |= (data.undefined >> from & 1) << lane;

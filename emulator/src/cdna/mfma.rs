@@ -7,6 +7,7 @@
 
 use super::float::{self, E2M1, E2M3, E3M2, E4M3, E5M2};
 use super::inst::{Element, Inst, Mfma};
+use super::operands::QUIET_NAN;
 use super::wave::{As, LANES, Vector, Wave};
 use crate::fault::Trap;
 
@@ -46,7 +47,10 @@ impl Wave {
         multiply_add(&mut sums, &a.values, &b.values, m, k);
         let first = inst.dst.vector_index().unwrap_or_default();
         for (register, undefined) in undefined.iter().enumerate().take(registers) {
-            let bits = std::array::from_fn(|lane| sums[rows(register, lane) * m + lane % m].to_bits());
+            let bits = std::array::from_fn(|lane| match sums[rows(register, lane) * m + lane % m] {
+                sum if sum.is_nan() => QUIET_NAN,
+                sum => sum.to_bits(),
+            });
             let mut tainted = *undefined;
             if a.undefined | b.undefined != 0 {
                 tainted |= (0..LANES)

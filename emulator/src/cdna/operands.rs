@@ -5,6 +5,9 @@ use super::inst::{Dpp, Encoding, Inst, Operand};
 use super::wave::{As, LANES, Lanes, Scalar, Vector, Wave};
 use crate::fault::Trap;
 
+/// The NaN of an operation without one among its sources.
+pub(super) const QUIET_NAN: u32 = 0x7fc0_0000;
+
 /// A 64-bit operand in each lane.
 pub(super) struct Wide {
     pub(super) bits: [u64; LANES],
@@ -212,8 +215,11 @@ impl Wave {
         self.put(inst, Vector { bits, undefined: union(&sources) });
     }
 
-    /// Output modifiers of fp32 results.
+    /// Output modifiers of fp32 results. NaNs become the one that the hardware makes, whatever the host's.
     pub(super) fn finish_float(&self, inst: &Inst, bits: &mut Lanes) {
+        for bits in bits.iter_mut() {
+            *bits = if f32::from_bits(*bits).is_nan() { QUIET_NAN } else { *bits };
+        }
         let (factor, clamp, flush) = (output_factor(inst), inst.mods.clamp, self.mode.flush_outputs());
         if factor == 1.0 && !clamp && !flush {
             return;
@@ -287,7 +293,7 @@ fn dpp_source(control: u16, lane: usize) -> Option<usize> {
         0x138 => lane.checked_sub(1),
         0x13c => Some((lane + LANES - 1) % LANES),
         0x140 => Some(row + 15 - place),
-        0x141 => Some(lane & !7 | 7 - (lane & 7)),
+        0x141 => Some(lane & !7 | (7 - (lane & 7))),
         // The last lane of the row before; of the half before.
         0x142 => row.checked_sub(1),
         0x143 => (lane >= 32).then_some(31),

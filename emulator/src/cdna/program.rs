@@ -336,7 +336,7 @@ impl Program for Kernel {
         let first_thread = wave.first_thread;
         let ids = std::array::from_fn(|lane| {
             let thread = first_thread + lane as u32;
-            thread % x | thread / x % y << 10 | thread / (x * y) << 20
+            (thread % x) | ((thread / x % y) << 10) | (thread / (x * y)) << 20
         });
         wave.write(0, &Vector { bits: ids, undefined: 0 }, wave.exec());
         wave

@@ -228,8 +228,8 @@ fn compute(op: Salu, a: Scalar, b: Scalar, scc: bool, scc_undefined: bool) -> Ou
         s_bfm_b32 => plain((((1u32 << (x & 31)) - 1) << (y & 31)).into()),
         s_bfm_b64 => plain(((1u64 << (x & 63)) - 1) << (y & 63)),
         s_mul_i32 | s_mulk_i32 => plain(x.wrapping_mul(y).into()),
-        s_mul_hi_u32 => plain(u64::from(x) * u64::from(y) >> 32),
-        s_mul_hi_i32 => plain(u64::from((i64::from(sx) * i64::from(sy) >> 32) as u32)),
+        s_mul_hi_u32 => plain((u64::from(x) * u64::from(y)) >> 32),
+        s_mul_hi_i32 => plain(u64::from(((i64::from(sx) * i64::from(sy)) >> 32) as u32)),
         s_bfe_u32 | s_bfe_i32 => {
             let (offset, width) = (y & 31, y >> 16 & 127);
             let field = if width >= 32 { u64::from(x >> offset) } else { u64::from(x >> offset) & ((1 << width) - 1) };

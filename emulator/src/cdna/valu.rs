@@ -112,15 +112,15 @@ impl Wave {
             v_div_fixup_f16 => self.half(inst, |[q, d, n]| divide_fixup(q, d, n)),
 
             // Conversions
-            v_cvt_f32_i32 => self.to_float(inst, |a| a as i32 as f32),
-            v_cvt_f32_u32 => self.to_float(inst, |a| a as f32),
-            v_cvt_f32_ubyte0 => self.to_float(inst, |a| (a & 0xff) as f32),
-            v_cvt_f32_ubyte1 => self.to_float(inst, |a| (a >> 8 & 0xff) as f32),
-            v_cvt_f32_ubyte2 => self.to_float(inst, |a| (a >> 16 & 0xff) as f32),
-            v_cvt_f32_ubyte3 => self.to_float(inst, |a| (a >> 24) as f32),
-            v_cvt_f32_bf16 => self.to_float(inst, |a| f32::from_bits(a << 16)),
-            v_cvt_f32_fp8 => self.to_float(inst, |a| E4M3.decode(a & 0xff)),
-            v_cvt_f32_bf8 => self.to_float(inst, |a| E5M2.decode(a & 0xff)),
+            v_cvt_f32_i32 => self.convert_integer(inst, |a| a as i32 as f32),
+            v_cvt_f32_u32 => self.convert_integer(inst, |a| a as f32),
+            v_cvt_f32_ubyte0 => self.convert_integer(inst, |a| (a & 0xff) as f32),
+            v_cvt_f32_ubyte1 => self.convert_integer(inst, |a| (a >> 8 & 0xff) as f32),
+            v_cvt_f32_ubyte2 => self.convert_integer(inst, |a| (a >> 16 & 0xff) as f32),
+            v_cvt_f32_ubyte3 => self.convert_integer(inst, |a| (a >> 24) as f32),
+            v_cvt_f32_bf16 => self.convert_integer(inst, |a| f32::from_bits(a << 16)),
+            v_cvt_f32_fp8 => self.convert_integer(inst, |a| E4M3.decode(a & 0xff)),
+            v_cvt_f32_bf8 => self.convert_integer(inst, |a| E5M2.decode(a & 0xff)),
             v_cvt_u32_f32 => self.int(inst, |[a]| f32::from_bits(a) as u32),
             v_cvt_i32_f32 => self.int(inst, |[a]| f32::from_bits(a) as i32 as u32),
             v_cvt_f32_f16 => {
@@ -129,7 +129,7 @@ impl Wave {
                 self.finish_float(inst, &mut bits);
                 self.put(inst, Vector { bits, ..a });
             }
-            v_cvt_f16_f32 => self.from_floats(inst, |[a]| float::f16_bits(a).into()),
+            v_cvt_f16_f32 => self.convert_floats(inst, |[a]| float::f16_bits(a).into()),
             v_cvt_f16_u16 => self.int16(inst, |[a]| float::f16_bits(a.into())),
             v_cvt_f16_i16 => self.int16(inst, |[a]| float::f16_bits((a as i16).into())),
             v_cvt_u16_f16 => self.int16(inst, |[a]| float::f16_to_f32(a) as u16),
@@ -155,14 +155,14 @@ impl Wave {
                     &Wide { bits: a.bits.map(|a| f64::from(a).to_bits()), undefined: [a.undefined; 2] },
                 );
             }
-            v_cvt_f32_f64 => self.from_double(inst, |a| (a as f32).to_bits()),
-            v_cvt_i32_f64 => self.from_double(inst, |a| a as i32 as u32),
-            v_cvt_u32_f64 => self.from_double(inst, |a| a as u32),
+            v_cvt_f32_f64 => self.convert_double(inst, |a| (a as f32).to_bits()),
+            v_cvt_i32_f64 => self.convert_double(inst, |a| a as i32 as u32),
+            v_cvt_u32_f64 => self.convert_double(inst, |a| a as u32),
             v_cvt_pkrtz_f16_f32 => {
-                self.from_floats(inst, |[a, b]| pack(float::f16_toward_zero(a), float::f16_toward_zero(b)))
+                self.convert_floats(inst, |[a, b]| pack(float::f16_toward_zero(a), float::f16_toward_zero(b)))
             }
-            v_cvt_pk_f16_f32 => self.from_floats(inst, |[a, b]| pack(float::f16_bits(a), float::f16_bits(b))),
-            v_cvt_pk_bf16_f32 => self.from_floats(inst, |[a, b]| pack(float::bf16_bits(a), float::bf16_bits(b))),
+            v_cvt_pk_f16_f32 => self.convert_floats(inst, |[a, b]| pack(float::f16_bits(a), float::f16_bits(b))),
+            v_cvt_pk_bf16_f32 => self.convert_floats(inst, |[a, b]| pack(float::bf16_bits(a), float::bf16_bits(b))),
             v_cvt_pk_u16_u32 => self.int(inst, |[a, b]| pack(a.min(0xffff) as u16, b.min(0xffff) as u16)),
             v_cvt_pk_i16_i32 => self.int(inst, |[a, b]| {
                 let saturate = |x: u32| (x as i32).clamp(-32768, 32767) as u16;
@@ -197,14 +197,14 @@ impl Wave {
                 return self.carry(inst, |a, b, c| b.wrapping_sub(a).wrapping_sub(c));
             }
             v_mul_i32_i24 => self.int(inst, |[a, b]| i24(a).wrapping_mul(i24(b)) as u32),
-            v_mul_hi_i32_i24 => self.int(inst, |[a, b]| (i64::from(i24(a)) * i64::from(i24(b)) >> 32) as u32),
+            v_mul_hi_i32_i24 => self.int(inst, |[a, b]| ((i64::from(i24(a)) * i64::from(i24(b))) >> 32) as u32),
             v_mul_u32_u24 => self.int(inst, |[a, b]| u24(a).wrapping_mul(u24(b))),
-            v_mul_hi_u32_u24 => self.int(inst, |[a, b]| (u64::from(u24(a)) * u64::from(u24(b)) >> 32) as u32),
+            v_mul_hi_u32_u24 => self.int(inst, |[a, b]| ((u64::from(u24(a)) * u64::from(u24(b))) >> 32) as u32),
             v_mad_i32_i24 => self.int(inst, |[a, b, c]| (i24(a).wrapping_mul(i24(b)) as u32).wrapping_add(c)),
             v_mad_u32_u24 => self.int(inst, |[a, b, c]| u24(a).wrapping_mul(u24(b)).wrapping_add(c)),
             v_mul_lo_u32 => self.int(inst, |[a, b]| a.wrapping_mul(b)),
-            v_mul_hi_u32 => self.int(inst, |[a, b]| (u64::from(a) * u64::from(b) >> 32) as u32),
-            v_mul_hi_i32 => self.int(inst, |[a, b]| (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32),
+            v_mul_hi_u32 => self.int(inst, |[a, b]| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+            v_mul_hi_i32 => self.int(inst, |[a, b]| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32),
             v_mad_u64_u32 => return self.multiply_add_wide(inst, |a, b| u64::from(a) * u64::from(b), false),
             v_mad_i64_i32 => {
                 return self.multiply_add_wide(inst, |a, b| (i64::from(a as i32) * i64::from(b as i32)) as u64, true);
@@ -276,7 +276,7 @@ impl Wave {
             }),
             v_bfe_i32 => self.int(inst, |[a, b, c]| match c & 31 {
                 0 => 0,
-                width => ((a >> (b & 31)) << (32 - width)) as i32 as u32,
+                width => (((a >> (b & 31)) << (32 - width)) as i32 >> (32 - width)) as u32,
             }),
             v_bfi_b32 => self.int(inst, |[a, b, c]| a & b | !a & c),
             v_bfm_b32 => self.int(inst, |[a, b]| ((1 << (a & 31)) - 1) << (b & 31)),
@@ -358,20 +358,20 @@ impl Wave {
         self.put(inst, Vector { bits, undefined: a.undefined | b.undefined });
     }
 
-    fn to_float(&mut self, inst: &Inst, f: impl Fn(u32) -> f32) {
+    fn convert_integer(&mut self, inst: &Inst, f: impl Fn(u32) -> f32) {
         let a = self.source(inst, 0, As::B32);
         let mut bits = a.bits.map(|a| f(a).to_bits());
         self.finish_float(inst, &mut bits);
         self.put(inst, Vector { bits, ..a });
     }
 
-    fn from_floats<const N: usize>(&mut self, inst: &Inst, f: impl Fn([f32; N]) -> u32) {
+    fn convert_floats<const N: usize>(&mut self, inst: &Inst, f: impl Fn([f32; N]) -> u32) {
         let sources: [Vector; N] = std::array::from_fn(|n| self.float_source(inst, n));
         let bits = std::array::from_fn(|l| f(std::array::from_fn(|n| f32::from_bits(sources[n].bits[l]))));
         self.put16(inst, Vector { bits, undefined: union(&sources) });
     }
 
-    fn from_double(&mut self, inst: &Inst, f: impl Fn(f64) -> u32) {
+    fn convert_double(&mut self, inst: &Inst, f: impl Fn(f64) -> u32) {
         let a = self.wide_source(inst, 0, true);
         self.put(inst, Vector { bits: a.bits.map(|a| f(f64::from_bits(a))), undefined: a.tainted() });
     }
@@ -580,7 +580,7 @@ fn divide_scale(wanted: f32, d: f32, n: f32) -> (f32, bool) {
     } else if d.is_subnormal() {
         (up(true), false)
     } else if tiny_reciprocal && tiny_quotient {
-        (up(is_d), true)
+        (if is_d { float::ldexp(wanted, -64) } else { wanted }, true)
     } else if tiny_reciprocal {
         (float::ldexp(wanted, -64), false)
     } else if tiny_quotient {
@@ -603,6 +603,9 @@ fn divide_fixup(quotient: f32, d: f32, n: f32) -> f32 {
         sign * f32::INFINITY
     } else if d.is_infinite() || n == 0.0 {
         sign * 0.0
+    } else if quotient.is_nan() {
+        // The quotient overflowed, and its refinement subtracted infinities.
+        sign * f32::INFINITY
     } else {
         sign * quotient.abs()
     }

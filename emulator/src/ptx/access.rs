@@ -220,7 +220,7 @@ fn local_range(
     if address.checked_add(bytes.into()).is_none_or(|end| end > size.into()) {
         return Err(FaultKind::LocalOutOfBounds { bytes, size });
     }
-    if address % u64::from(align) != 0 {
+    if !address.is_multiple_of(u64::from(align)) {
         return Err(FaultKind::Misaligned { align });
     }
     let start = lane * size as usize + address as usize;
@@ -402,7 +402,7 @@ pub(super) fn copy_async(
             let what = format!("a copy of {bytes} bytes that reads {}", used[lane]);
             return Err(cx.trap(FaultKind::Illegal { what }, lane, None));
         }
-        if from[lane] % u64::from(bytes) != 0 {
+        if !from[lane].is_multiple_of(u64::from(bytes)) {
             return Err(cx.trap(FaultKind::Misaligned { align: bytes }, lane, Some(from[lane])));
         }
         let data = read_prefix(cx, lane, from[lane], used[lane]);
@@ -422,7 +422,7 @@ pub(super) fn copy_async(
 /// The first `bytes` bytes at an address that is a multiple of 4; zeros behind them.
 fn read_prefix(cx: &mut Context<'_, '_>, lane: usize, address: u64, bytes: u32) -> Result<Data, FaultKind> {
     let site = cx.site(lane);
-    if bytes % 4 == 0 {
+    if bytes.is_multiple_of(4) {
         return if bytes == 0 {
             Ok(Data::default())
         } else {

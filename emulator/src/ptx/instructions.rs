@@ -745,31 +745,33 @@ fn matrix_access(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Ope
 }
 
 fn mma(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
-    let kinds: &[(&str, MatrixTy, &[(&str, u32, u8, u8)])] = &[
-        ("bf16", MatrixTy::Bf16, &[("m16n8k16", 16, 4, 2), ("m16n8k8", 8, 2, 1)]),
-        ("f16", MatrixTy::F16, &[("m16n8k16", 16, 4, 2), ("m16n8k8", 8, 2, 1)]),
-        ("e4m3", MatrixTy::E4m3, &[("m16n8k32", 32, 4, 2), ("m16n8k16", 16, 2, 1)]),
-        ("e5m2", MatrixTy::E5m2, &[("m16n8k32", 32, 4, 2), ("m16n8k16", 16, 2, 1)]),
-    ];
     let form = m.flag("sync") && m.flag("aligned") && m.flag("row") && m.flag("col");
-    if !form || m.parts.len() < 4 || m.parts[1] != "f32" || m.parts[4..] != ["f32"] {
+    let [shape, "f32", a_name, b_name, "f32"] = m.parts[..] else {
         return Err(d.error("mma of this form is not supported"));
-    }
-    let (shape, a_name, b_name) = (m.parts[0], m.parts[2], m.parts[3]);
-    let find = |name: &str| kinds.iter().find(|kind| kind.0 == name);
-    let (Some(a), Some(b)) = (find(a_name), find(b_name)) else {
+    };
+    let element = |name: &str| match name {
+        "bf16" => Some(MatrixTy::Bf16),
+        "f16" => Some(MatrixTy::F16),
+        "e4m3" => Some(MatrixTy::E4m3),
+        "e5m2" => Some(MatrixTy::E5m2),
+        _ => None,
+    };
+    // Elements summed, and registers of A and of B.
+    let (Some(a_ty), Some(b_ty), true) = (element(a_name), element(b_name), form) else {
         return Err(d.error(format!("mma of {a_name} and {b_name} is not supported")));
     };
-    let Some(&(_, k, a_count, b_count)) = a.2.iter().find(|s| s.0 == shape) else {
-        return Err(d.error(format!("mma of shape {shape} is not supported for {a_name}")));
+    let bytes = |ty| if matches!(ty, MatrixTy::E4m3 | MatrixTy::E5m2) { 1 } else { 2 };
+    let (k, a_count, b_count) = match (shape, bytes(a_ty), bytes(b_ty)) {
+        ("m16n8k16", 2, 2) if a_ty == b_ty => (16, 4, 2),
+        ("m16n8k8", 2, 2) if a_ty == b_ty => (8, 2, 1),
+        ("m16n8k32", 1, 1) => (32, 4, 2),
+        ("m16n8k16", 1, 1) => (16, 2, 1),
+        _ => return Err(d.error(format!("mma {shape} of {a_name} and {b_name} is not supported"))),
     };
-    if a.2.as_ptr() != b.2.as_ptr() && a.2 != b.2 || a_name != b_name && k == 16 && a_count == 4 {
-        return Err(d.error(format!("mma of {a_name} and {b_name} is not supported")));
-    }
     m.parts.clear();
     let mma = Mma {
-        a_ty: a.1,
-        b_ty: b.1,
+        a_ty,
+        b_ty,
         k,
         d: d.destinations32(o.get(d, 0)?, 4)?,
         a: d.sources32(o.get(d, 1)?, a_count)?,

@@ -94,6 +94,9 @@ const FRACTION: i32 = 25;
 /// The exponent of a zero: below that of anything else.
 const ZERO_EXPONENT: i32 = -1000;
 
+/// The registers of a warp's operand.
+type Fragment<const R: usize> = [[u32; LANES]; R];
+
 /// One step's operands as exact f32, with the exponents that the hardware aligns by.
 struct Operands {
     a: [[f32; K]; M],
@@ -107,73 +110,106 @@ pub(super) fn multiply(cx: &mut Context<'_, '_>, mma: &Mma) -> Result<(), Trap> 
     need_whole_warp(cx)?;
     cx.block.counters.matrix_macs += (M * N) as u64 * u64::from(mma.k);
     let r = &cx.warp.registers;
+    let (a, b, c) = (mma.a.map(|a| *r.get(a)), mma.b.map(|b| *r.get(b)), mma.c.map(|c| *r.get(c)));
+    let d = product(mma, &a, &b, &c);
+    let undefined = undefined_elements(cx, mma);
+    for (i, &reg) in mma.d.iter().enumerate() {
+        cx.warp.registers.set::<u32>(reg, FULL, &d[i], undefined[i]);
+    }
+    Ok(())
+}
+
+/// `a * b + c` on the registers of a warp.
+fn product(mma: &Mma, a: &Fragment<4>, b: &Fragment<2>, c: &Fragment<4>) -> Fragment<4> {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has just been asked for the feature.
+        return unsafe { product_avx2(mma, a, b, c) };
+    }
+    product_anywhere(mma, a, b, c)
+}
+
+/// The same code with 8 elements an instruction.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn product_avx2(mma: &Mma, a: &Fragment<4>, b: &Fragment<2>, c: &Fragment<4>) -> Fragment<4> {
+    product_anywhere(mma, a, b, c)
+}
+
+#[inline(always)]
+fn product_anywhere(mma: &Mma, a: &Fragment<4>, b: &Fragment<2>, c: &Fragment<4>) -> Fragment<4> {
     let mut sums = [[0f32; N]; M];
-    for (i, &c) in mma.c.iter().enumerate() {
-        let values = r.get::<u32>(c);
+    for (i, c) in c.iter().enumerate() {
         for lane in 0..LANES {
-            sums[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(values[lane]);
+            sums[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(c[lane]);
         }
     }
-    let wide = matches!(mma.a_ty, MatrixTy::E4m3 | MatrixTy::E5m2);
-    let per_register = if wide { 4 } else { 2 };
-    let (a_registers, b_registers) = (mma.k as usize / per_register / 4 * 2, mma.k as usize / per_register / 4);
-    // Hopper converts 8-bit operands to f16 and multiplies 16 at a time.
-    for step in (0..mma.k as usize).step_by(K) {
+    // Hopper converts 8-bit operands to f16 and multiplies 16 of them at a time.
+    for step in 0..(mma.k as usize).div_ceil(K) {
         let mut operands = Operands {
             a: [[0.0; K]; M],
             a_exponent: [[ZERO_EXPONENT; K]; M],
             b: [[0.0; N]; K],
             b_exponent: [[ZERO_EXPONENT; N]; K],
         };
-        let inside = |k: usize| k.checked_sub(step).filter(|&k| k < K);
-        for (i, &a) in mma.a.iter().enumerate().take(a_registers) {
-            let values = r.get::<u32>(a);
-            for lane in 0..LANES {
-                for e in 0..per_register {
-                    let k = per_register * (lane % 4) + 4 * per_register * (i / 2) + e;
-                    if let Some(k) = inside(k) {
-                        let (value, exponent) = element(mma.a_ty, values[lane], e);
-                        operands.a[lane / 4 + 8 * (i % 2)][k] = value;
-                        operands.a_exponent[lane / 4 + 8 * (i % 2)][k] = exponent;
-                    }
-                }
-            }
-        }
-        for (i, &b) in mma.b.iter().enumerate().take(b_registers) {
-            let values = r.get::<u32>(b);
-            for lane in 0..LANES {
-                for e in 0..per_register {
+        let per_register = mma.per_register();
+        // Registers of a step: those of A come in pairs for the upper and the lower 8 rows.
+        let registers = mma.b_registers().min(K / 4 / per_register);
+        for i in 0..registers {
+            let register = step * registers + i;
+            for e in 0..per_register {
+                let (values, exponents) = elements(mma.b_ty, &b[register], e);
+                for lane in 0..LANES {
                     let k = per_register * (lane % 4) + 4 * per_register * i + e;
-                    if let Some(k) = inside(k) {
-                        let (value, exponent) = element(mma.b_ty, values[lane], e);
-                        operands.b[k][lane / 4] = value;
-                        operands.b_exponent[k][lane / 4] = exponent;
+                    operands.b[k][lane / 4] = values[lane];
+                    operands.b_exponent[k][lane / 4] = exponents[lane];
+                }
+                for half in 0..2 {
+                    let (values, exponents) = elements(mma.a_ty, &a[2 * register + half], e);
+                    for lane in 0..LANES {
+                        let k = per_register * (lane % 4) + 4 * per_register * i + e;
+                        operands.a[lane / 4 + 8 * half][k] = values[lane];
+                        operands.a_exponent[lane / 4 + 8 * half][k] = exponents[lane];
                     }
                 }
             }
         }
         accumulate(&operands, &mut sums);
     }
-    let undefined = undefined_elements(cx, mma, a_registers, b_registers);
-    for (i, &d) in mma.d.iter().enumerate() {
-        let values = std::array::from_fn(|lane| {
+    let mut d = [[0; LANES]; 4];
+    for (i, d) in d.iter_mut().enumerate() {
+        for lane in 0..LANES {
             let value = sums[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
-            if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
-        });
-        cx.warp.registers.set::<u32>(d, FULL, &values, undefined[i]);
+            d[lane] = if value.is_nan() { 0x7fff_ffff } else { value.to_bits() };
+        }
     }
-    Ok(())
+    d
 }
 
-/// Value of an element in a register, and its exponent: subnormals have that of the smallest normal number.
+/// Values of element `index` of each lane's register, and their exponents: subnormals have that of the
+/// smallest normal number.
 #[inline(always)]
-fn element(ty: MatrixTy, register: u32, index: usize) -> (f32, i32) {
-    let (value, least) = match ty {
-        MatrixTy::Bf16 => (f32::from_bits(register >> (16 * index) << 16), -126),
-        MatrixTy::F16 => (float::from_16(false, (register >> (16 * index)) as u16), -14),
-        MatrixTy::E4m3 | MatrixTy::E5m2 => (float::from_fp8(ty, (register >> (8 * index)) as u8), -14),
-    };
-    (value, exponent(value, least))
+fn elements(ty: MatrixTy, register: &[u32; LANES], index: usize) -> ([f32; LANES], [i32; LANES]) {
+    let least = if ty == MatrixTy::Bf16 { -126 } else { -14 };
+    let mut values = [0f32; LANES];
+    for lane in 0..LANES {
+        values[lane] = match ty {
+            MatrixTy::Bf16 => f32::from_bits(register[lane] >> (16 * index) << 16),
+            MatrixTy::F16 => from_f16(register[lane] >> (16 * index) & 0xffff),
+            MatrixTy::E4m3 | MatrixTy::E5m2 => float::from_fp8(ty, (register[lane] >> (8 * index)) as u8),
+        };
+    }
+    (values, values.map(|value| exponent(value, least)))
+}
+
+/// f16 to f32 without a branch, so that it is vectorised.
+#[inline(always)]
+fn from_f16(bits: u32) -> f32 {
+    let magnitude = (bits & 0x7fff) << 13;
+    // Moving the exponent's bias by a multiplication makes subnormals right too.
+    let value = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
+    let value = if magnitude >= 0x7c00 << 13 { magnitude | 0x7f80_0000 } else { value };
+    f32::from_bits(value | (bits & 0x8000) << 16)
 }
 
 #[inline(always)]
@@ -183,14 +219,14 @@ fn exponent(value: f32, least: i32) -> i32 {
 }
 
 /// Lanes in which each register of D is undefined: rows of A, columns of B and elements of C decide.
-fn undefined_elements(cx: &Context<'_, '_>, mma: &Mma, a_registers: usize, b_registers: usize) -> [u32; 4] {
+fn undefined_elements(cx: &Context<'_, '_>, mma: &Mma) -> [u32; 4] {
     let of = |reg: Reg| cx.warp.registers.undefined::<u32>(reg);
     let mut undefined = mma.c.map(of);
     let (mut rows, mut columns) = (0u32, 0u32);
-    for (i, &a) in mma.a.iter().enumerate().take(a_registers) {
+    for (i, &a) in mma.a.iter().enumerate().take(2 * mma.b_registers()) {
         lanes_of(of(a)).for_each(|lane| rows |= 1 << (lane / 4 + 8 * (i % 2)));
     }
-    for &b in &mma.b[..b_registers] {
+    for &b in &mma.b[..mma.b_registers()] {
         lanes_of(of(b)).for_each(|lane| columns |= 1 << (lane / 4));
     }
     if rows | columns != 0 {
@@ -208,24 +244,8 @@ fn undefined_elements(cx: &Context<'_, '_>, mma: &Mma, a_registers: usize, b_reg
 /// Adds a step's products to the sums as Hopper's tensor cores do (the assumption of this emulator, after the
 /// published studies of their arithmetic): the products are exact; they and the accumulator are aligned to the
 /// largest exponent among them and cut off 25 bits below it; their sum is exact, and is cut off to f32.
-fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has just been asked for the feature.
-        return unsafe { accumulate_avx2(operands, sums) };
-    }
-    accumulate_anywhere(operands, sums);
-}
-
-/// The same code with 8 columns an instruction.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn accumulate_avx2(operands: &Operands, sums: &mut [[f32; N]; M]) {
-    accumulate_anywhere(operands, sums);
-}
-
 #[inline(always)]
-fn accumulate_anywhere(operands: &Operands, sums: &mut [[f32; N]; M]) {
+fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
     for (m, sums) in sums.iter_mut().enumerate() {
         let mut largest = [ZERO_EXPONENT; N];
         let mut finite = true;
@@ -241,6 +261,8 @@ fn accumulate_anywhere(operands: &Operands, sums: &mut [[f32; N]; M]) {
         // Within these bounds no product or scale leaves the range of f32 in a way that could be seen.
         // Infinities and NaN have exponent 128 and are beyond them.
         let ordinary = |e: i32| (-90..=100).contains(&e);
+        // Where all terms are zeros, any exponent will do.
+        let largest = largest.map(|e| if e < 2 * -149 { 0 } else { e });
         if finite && largest.into_iter().all(ordinary) {
             accumulate_row(operands, m, sums, &largest);
         } else {
@@ -255,18 +277,20 @@ fn accumulate_anywhere(operands: &Operands, sums: &mut [[f32; N]; M]) {
 #[inline(always)]
 fn accumulate_row(operands: &Operands, m: usize, sums: &mut [f32; N], largest: &[i32; N]) {
     let power = |e: i32| f32::from_bits(((e + 127) as u32) << 23);
-    let mut scale = [0f32; N];
-    // Two sums of at most 9 terms below 2^27 each.
+    let cut = |scaled: f32| -> i32 {
+        // SAFETY: a term is finite and less than 4 times 2^largest, so less than 2^27 when it is scaled.
+        unsafe { scaled.to_int_unchecked() }
+    };
+    let scale = largest.map(|e| power(FRACTION - e));
+    // Two sums of at most 9 terms each: less than 2^31.
     let (mut even, mut odd) = ([0i32; N], [0i32; N]);
-    // SAFETY, for all three conversions: a term is less than 4 times 2^largest, and scaled less than 2^27.
     for n in 0..N {
-        scale[n] = power(FRACTION - largest[n]);
-        even[n] = unsafe { (sums[n] * scale[n]).to_int_unchecked() };
+        even[n] = cut(sums[n] * scale[n]);
     }
     for k in (0..K).step_by(2) {
         for n in 0..N {
-            even[n] += unsafe { (operands.a[m][k] * operands.b[k][n] * scale[n]).to_int_unchecked::<i32>() };
-            odd[n] += unsafe { (operands.a[m][k + 1] * operands.b[k + 1][n] * scale[n]).to_int_unchecked::<i32>() };
+            even[n] += cut(operands.a[m][k] * operands.b[k][n] * scale[n]);
+            odd[n] += cut(operands.a[m][k + 1] * operands.b[k + 1][n] * scale[n]);
         }
     }
     for n in 0..N {
@@ -281,7 +305,7 @@ fn accumulate_row(operands: &Operands, m: usize, sums: &mut [f32; N], largest: &
 fn accumulate_exactly(operands: &Operands, m: usize, n: usize, sum: f32) -> f32 {
     let terms = || (0..K).map(|k| (operands.a[m][k], operands.b[k][n]));
     let exponents = (0..K).map(|k| operands.a_exponent[m][k] + operands.b_exponent[k][n]);
-    if sum.is_nan() || terms().any(|(a, b)| a.is_nan() || b.is_nan() || a * b != a * b) {
+    if sum.is_nan() || terms().any(|(a, b)| (a * b).is_nan()) {
         return f32::NAN;
     }
     let infinite = |sign: bool| {
@@ -297,10 +321,8 @@ fn accumulate_exactly(operands: &Operands, m: usize, n: usize, sum: f32) -> f32 
         (false, false) => {}
     }
     let largest = exponents.chain([exponent(sum, -126)]).max().unwrap_or(ZERO_EXPONENT);
-    if largest < -2 * 149 {
-        // All terms are zeros: negative only if every one of them is.
-        let negative = sum.is_sign_negative() && terms().all(|(a, b)| a.is_sign_negative() != b.is_sign_negative());
-        return if negative { -0.0 } else { 0.0 };
+    if largest < 2 * -149 {
+        return 0.0;
     }
     // In f64 no product of two f32 is rounded or leaves the range, and cutting is exact.
     let unit = f64::from(FRACTION - largest).exp2();
@@ -323,33 +345,29 @@ mod tests {
     }
 
     fn operands(state: &mut u64, spread: u32) -> (Operands, [[f32; N]; M]) {
-        let mut value = |least| {
+        let mut value = || {
             let sign_and_mantissa = random(state) & 0x807f_0000;
-            let exponent = 127 - spread / 2 + random(state) % spread;
-            let value = f32::from_bits(sign_and_mantissa | exponent << 23);
-            let value = if random(state) % 8 == 0 { 0.0 } else { value };
-            (value, exponent_of(value, least))
+            let biased = 127 - spread / 2 + random(state) % spread;
+            let value = f32::from_bits(sign_and_mantissa | biased << 23);
+            let value = if random(state).is_multiple_of(8) { 0.0 } else { value };
+            (value, exponent(value, -126))
         };
         let mut o = Operands { a: [[0.0; K]; M], a_exponent: [[0; K]; M], b: [[0.0; N]; K], b_exponent: [[0; N]; K] };
         let mut sums = [[0.0; N]; M];
         for k in 0..K {
             for m in 0..M {
-                (o.a[m][k], o.a_exponent[m][k]) = value(-126);
+                (o.a[m][k], o.a_exponent[m][k]) = value();
             }
             for n in 0..N {
-                (o.b[k][n], o.b_exponent[k][n]) = value(-126);
+                (o.b[k][n], o.b_exponent[k][n]) = value();
             }
         }
         for row in &mut sums {
             for sum in row {
-                *sum = value(-126).0 * 1.000_001;
+                *sum = value().0 * 1.000_001;
             }
         }
         (o, sums)
-    }
-
-    fn exponent_of(value: f32, least: i32) -> i32 {
-        exponent(value, least)
     }
 
     #[test]
@@ -390,6 +408,14 @@ mod tests {
         sums[0][0] = c;
         accumulate(&o, &mut sums);
         sums[0][0]
+    }
+
+    #[test]
+    fn halves_are_converted_exactly() {
+        for bits in 0..=0xffff {
+            let (mine, theirs) = (from_f16(bits), float::from_16(false, bits as u16));
+            assert!(mine.to_bits() == theirs.to_bits() || mine.is_nan() && theirs.is_nan(), "{bits:#x}");
+        }
     }
 
     #[test]

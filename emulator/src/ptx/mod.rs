@@ -4,6 +4,8 @@
 //! behind go first, so that the others are met again; instructions that need lanes together (`.sync`) wait for
 //! them.
 
+#![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
+
 mod access;
 mod alu;
 mod decode;

@@ -324,6 +324,18 @@ pub(super) struct Mma {
     pub(super) c: [Reg; 4],
 }
 
+impl Mma {
+    /// Elements of A or B in a register.
+    pub(super) fn per_register(&self) -> usize {
+        if matches!(self.a_ty, MatrixTy::E4m3 | MatrixTy::E5m2) { 4 } else { 2 }
+    }
+
+    /// Registers of B that are used; A has twice as many.
+    pub(super) fn b_registers(&self) -> usize {
+        self.k as usize / 4 / self.per_register()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
     Int {

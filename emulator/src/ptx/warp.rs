@@ -161,6 +161,11 @@ impl engine::Program for Program {
                 let (holds, undefined) = context.warp.registers.predicate(guard);
                 context.need_defined(undefined, "a branch")?;
                 context.mask = mask & holds;
+                if context.mask == 0 && !matches!(instruction.op, Op::Branch { .. }) {
+                    context.block.counters.instruction(instruction.class);
+                    warp.groups[0].pc = pc + 1;
+                    continue;
+                }
                 if instruction.together != Together::Any && context.mask != mask {
                     let kind = FaultKind::Divergent { active: context.mask.into(), needed: mask.into() };
                     return Err(Context { mask, ..context }.trap_all(kind));

@@ -1,7 +1,7 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, UnitOutput};
+use super::output::{LN_2, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
 use crate::gpu::tile::{self, Fragment, ROWS, RUN};
@@ -85,10 +85,12 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
             }
         }
         for f in 0..OF {
-            for i in 0..4 {
-                let place = place(tile::slot(i)) * Self::PITCH + tile::column(lane, f, i) as usize;
-                // SAFETY: the row is one of the buffer's, the column below DIMS. Stores of neighbours become one.
-                unsafe { self.out.add(place).write(out[f][i]) };
+            for run in 0..4 / RUN {
+                let first = run * RUN;
+                let place = place(tile::slot(first)) * Self::PITCH + tile::column(lane, f, first) as usize;
+                let x: [f32; RUN] = core::array::from_fn(|i| out[f][first + i]);
+                // SAFETY: the row is one of the buffer's, the columns below DIMS.
+                unsafe { store_floats(self.out.add(place), x) };
             }
         }
     }

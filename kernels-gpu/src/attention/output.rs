@@ -136,7 +136,7 @@ impl RowOutput {
 /// # Safety
 /// `target` is aligned to their size and they can be written.
 #[inline(always)]
-unsafe fn store_floats<const N: usize>(target: *mut f32, x: [f32; N]) {
+pub(super) unsafe fn store_floats<const N: usize>(target: *mut f32, x: [f32; N]) {
     const { assert!(N == 2 || N == 4) };
     // SAFETY: the caller's promise.
     unsafe {
