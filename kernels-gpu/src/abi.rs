@@ -80,62 +80,114 @@ impl Vendor {
     }
 }
 
-/// How the warps of a block share the work of a query tile.
+/// How the warps of a block share its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockShape {
     /// Each warp takes every `warps`-th chunk of the KV through a ring of its own, and all warps hold the
     /// same query rows; the block merges them at the end. For few rows: decode.
     SplitKv,
+    /// All warps take every chunk of the KV through one ring, and each holds query rows of its own. For
+    /// packed groups and short queries.
+    SharedKv,
 }
 
 /// Sizes of an attention kernel on one vendor's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
-    /// Packed query rows of one tile.
+    /// Packed query rows of one tile. A block owns `q_tiles * tile_m`.
     pub tile_m: u32,
-    /// KV tokens that the block takes in one step: `warps * chunk`. Split boundaries are multiples of it.
+    /// KV tokens that the block takes in one step. Split boundaries are multiples of it.
     pub tile_n: u32,
     /// Warps of a block.
     pub warps: u32,
     /// KV tokens that one warp takes in one step.
     pub chunk: u32,
-    /// Chunks in a warp's ring, of which `stages - 1` are on their way while one is computed.
+    /// Chunks in a ring, of which `stages - 1` are on their way while one is computed.
     pub stages: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Whether the query rows stay in shared memory, because the registers are full.
+    pub query_in_shared: bool,
+    /// Dynamic shared memory of a block, in bytes: the rings, then the query rows, then the merge buffer.
     pub shared_bytes: u32,
     /// Blocks that must fit on a multiprocessor (compute unit): the register budget's divisor.
     pub min_blocks: u32,
 }
 
 impl Geometry {
-    /// The sizes of the kernel with these head dims and this block shape.
-    pub const fn of(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape) -> Self {
-        let BlockShape::SplitKv = shape;
-        let (tile_m, warps, chunk, stages) = (16, 4, 32, 2);
-        let ring = warps * Self::ring_bytes(vendor, head_dim_qk, head_dim_v, chunk, stages);
-        let merge = warps * tile_m * (Self::merge_pitch(head_dim_v) + 2) * 4;
+    /// Query rows of one matrix product.
+    pub const ROWS: u32 = 16;
+    /// Shared memory that the rings of a block are to fill: about as much as must be under way on a
+    /// multiprocessor to keep the memory busy (measured on an H200).
+    const RING_BYTES: u32 = 140 << 10;
+    /// Shared memory that a block can have, on the vendor with less of it.
+    const NVIDIA_SHARED_BYTES: u32 = 227 << 10;
+    const AMD_SHARED_BYTES: u32 = 160 << 10;
+
+    /// The sizes of the kernel with these head dims, block shape and query tiles.
+    pub const fn of(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+        let query_in_shared = match vendor {
+            // Registers of a lane for a tile's query and output rows; 255 there are.
+            Vendor::Nvidia => q_tiles * (head_dim_qk / 4 + head_dim_v / 2) > 160,
+            Vendor::Amd => false,
+        };
+        let (warps, shares) = match shape {
+            BlockShape::SplitKv => (4, 4),
+            BlockShape::SharedKv => (8, 1),
+        };
+        let tile_m = Self::ROWS * warps / shares;
+        let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(head_dim_qk) } else { 0 };
+        let merge = match shape {
+            BlockShape::SplitKv => warps * q_tiles * tile_m * (Self::merge_pitch(head_dim_v) + 2) * 4,
+            BlockShape::SharedKv => 0,
+        };
+        let limit = match vendor {
+            Vendor::Nvidia => Self::NVIDIA_SHARED_BYTES,
+            Vendor::Amd => Self::AMD_SHARED_BYTES,
+        };
+        let room = if limit - query - merge < Self::RING_BYTES { limit - query - merge } else { Self::RING_BYTES };
+        // Half a chunk where two whole ones do not fit, or where their scores do not fit the registers.
+        let stage_32 = Self::stage_bytes(vendor, head_dim_qk, head_dim_v, 32);
+        let chunk = if query_in_shared || limit - query - merge < 2 * shares * stage_32 { 16 } else { 32 };
+        let stages = {
+            let fit = room / shares / Self::stage_bytes(vendor, head_dim_qk, head_dim_v, chunk);
+            if fit < 2 {
+                2
+            } else if fit > 8 {
+                8
+            } else {
+                fit
+            }
+        };
+        let shared_bytes = shares * stages * Self::stage_bytes(vendor, head_dim_qk, head_dim_v, chunk) + query + merge;
+        assert!(shared_bytes <= limit, "a block's shared memory");
         Self {
             tile_m,
-            tile_n: warps * chunk,
+            tile_n: shares * chunk,
             warps,
             chunk,
             stages,
             threads: warps * vendor.warp_size(),
-            shared_bytes: ring + merge,
+            query_in_shared,
+            shared_bytes,
             min_blocks: 1,
         }
     }
 
-    /// Bytes of shared memory in one warp's ring. On AMD, K goes straight to registers and only V is staged.
-    pub const fn ring_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, chunk: u32, stages: u32) -> u32 {
-        let row = match vendor {
-            Vendor::Nvidia => (head_dim_qk + head_dim_v) * 2,
-            Vendor::Amd => head_dim_v * 2,
-        };
-        stages * chunk * row
+    /// Bytes of shared memory in one stage of a ring. On AMD, K goes straight to registers and only V is staged.
+    pub const fn stage_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, chunk: u32) -> u32 {
+        chunk
+            * match vendor {
+                Vendor::Nvidia => Self::row_bytes(head_dim_qk) + Self::row_bytes(head_dim_v),
+                Vendor::Amd => head_dim_v * 2,
+            }
+    }
+
+    /// Distance in bytes between rows of 16-bit elements in shared memory: whole lines of 128 bytes. (Rows one
+    /// piece longer need no swizzle, but cost 7 % of the bandwidth on an H200: their copies cross lines.)
+    pub const fn row_bytes(head_dim: u32) -> u32 {
+        (head_dim * 2).next_multiple_of(128)
     }
 
     /// Distance in floats between rows of the buffer in which a block's warps merge their outputs.
@@ -223,8 +275,8 @@ impl Kernel {
     /// Tile sizes of an attention kernel; `None` for the others.
     pub const fn geometry(&self, vendor: Vendor) -> Option<Geometry> {
         match self.role {
-            Role::Attention { head_dim_qk, head_dim_v, shape, .. } => {
-                Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape))
+            Role::Attention { head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
+                Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape, q_tiles))
             }
             Role::Combine | Role::Read { .. } => None,
         }
@@ -235,8 +287,34 @@ impl Kernel {
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
+            attention attention_bf16_d64_splitkv_q1: Bf16, 64, 64, SplitKv, 1;
+            attention attention_bf16_d64_sharedkv_q1: Bf16, 64, 64, SharedKv, 1;
+            attention attention_bf16_d96_splitkv_q1: Bf16, 96, 96, SplitKv, 1;
+            attention attention_bf16_d96_sharedkv_q1: Bf16, 96, 96, SharedKv, 1;
             attention attention_bf16_d128_splitkv_q1: Bf16, 128, 128, SplitKv, 1;
+            attention attention_bf16_d128_splitkv_q2: Bf16, 128, 128, SplitKv, 2;
+            attention attention_bf16_d128_sharedkv_q1: Bf16, 128, 128, SharedKv, 1;
+            attention attention_bf16_d128_sharedkv_q2: Bf16, 128, 128, SharedKv, 2;
+            attention attention_bf16_d192x128_splitkv_q1: Bf16, 192, 128, SplitKv, 1;
+            attention attention_bf16_d192x128_splitkv_q2: Bf16, 192, 128, SplitKv, 2;
+            attention attention_bf16_d192x128_sharedkv_q1: Bf16, 192, 128, SharedKv, 1;
+            attention attention_bf16_d192x128_sharedkv_q2: Bf16, 192, 128, SharedKv, 2;
+            attention attention_bf16_d256_splitkv_q1: Bf16, 256, 256, SplitKv, 1;
+            attention attention_bf16_d256_sharedkv_q1: Bf16, 256, 256, SharedKv, 1;
+            attention attention_f16_d64_splitkv_q1: F16, 64, 64, SplitKv, 1;
+            attention attention_f16_d64_sharedkv_q1: F16, 64, 64, SharedKv, 1;
+            attention attention_f16_d96_splitkv_q1: F16, 96, 96, SplitKv, 1;
+            attention attention_f16_d96_sharedkv_q1: F16, 96, 96, SharedKv, 1;
             attention attention_f16_d128_splitkv_q1: F16, 128, 128, SplitKv, 1;
+            attention attention_f16_d128_splitkv_q2: F16, 128, 128, SplitKv, 2;
+            attention attention_f16_d128_sharedkv_q1: F16, 128, 128, SharedKv, 1;
+            attention attention_f16_d128_sharedkv_q2: F16, 128, 128, SharedKv, 2;
+            attention attention_f16_d192x128_splitkv_q1: F16, 192, 128, SplitKv, 1;
+            attention attention_f16_d192x128_splitkv_q2: F16, 192, 128, SplitKv, 2;
+            attention attention_f16_d192x128_sharedkv_q1: F16, 192, 128, SharedKv, 1;
+            attention attention_f16_d192x128_sharedkv_q2: F16, 192, 128, SharedKv, 2;
+            attention attention_f16_d256_splitkv_q1: F16, 256, 256, SplitKv, 1;
+            attention attention_f16_d256_sharedkv_q1: F16, 256, 256, SharedKv, 1;
             combine combine;
             read read_x4: 4;
             read read_x8: 8;
@@ -342,11 +420,15 @@ macro_rules! attention_arguments {
             sq: u32,
             /// KV tokens of each sequence at most; below 2^31.
             sk: u32,
+            /// Head dim of Q and K: a multiple of 8, at most the kernel's.
+            head_dim_qk: u32,
+            /// Head dim of V and O, likewise.
+            head_dim_v: u32,
             /// KV heads.
             kv_heads: u32,
             /// Query heads that share a KV head.
             group: u32,
-            /// Query tiles of a KV head: `ceil(sq * group / (q_tiles * tile_m))`.
+            /// Blocks of query tiles of a KV head: `ceil(sq * group / (q_tiles * tile_m))`.
             m_blocks: u32,
             /// Parts of each sequence's KV.
             num_splits: u32,

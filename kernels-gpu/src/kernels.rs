@@ -5,7 +5,7 @@ use crate::abi::{
     combine_arguments, for_each_kernel, read_arguments,
 };
 use crate::attention;
-use crate::gpu::{VENDOR, tile};
+use crate::gpu::{VENDOR, tile, warp};
 use crate::read;
 
 /// Defines an entry point that takes an argument list and passes it to `$body` as one value.
@@ -29,15 +29,18 @@ macro_rules! define_kernels {
      combine $combine:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         $(attention_arguments!(kernel! $name ({
-            const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape);
-            const { assert!($q_tiles == 1 && G.tile_m == tile::M) };
+            const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape, $q_tiles);
+            const { assert!(Geometry::ROWS == tile::M) };
             attention::forward::<
                 tile::$operand,
                 { $qk / tile::DEPTH },
                 { G.chunk as usize / tile::COLUMNS },
                 { $v / tile::COLUMNS },
+                $q_tiles,
                 { G.warps as usize },
                 { G.stages as usize },
+                { match BlockShape::$shape { BlockShape::SplitKv => warp::SIZE, BlockShape::SharedKv => G.threads } },
+                { G.query_in_shared },
             >
         }) AttentionArguments);)*
         combine_arguments!(kernel! $combine (attention::combine) CombineArguments);

@@ -106,29 +106,18 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
         for x in &mut out {
             *x *= inverse;
         }
-        let target = Final {
-            o: a.o,
-            lse: a.lse,
-            o_stride_batch: a.o_stride_batch,
-            o_stride_seq: a.o_stride_seq,
-            o_stride_head: a.o_stride_head,
-            sq: a.sq,
-            kv_heads: a.kv_heads,
-            group: a.group,
-            o_dtype: a.o_dtype,
-        };
+        let target = Final::from(&a);
         // SAFETY: there is a row, so no count is 0.
         let ((batch, kv_head), packed) = unsafe {
             let (head, packed) = divide(row, a.sq * a.group);
             (divide(head, a.kv_heads), packed)
         };
-        let place = target.place(batch, kv_head, packed);
-        // SAFETY: the row exists, the dims are in range.
+        let target = target.row(batch, kv_head, packed, a.head_dim_v);
+        // SAFETY: the row exists.
         unsafe {
-            target.store(place, dim, out);
+            target.store::<4, 1>(|_| dim, |_| out);
             if dim == 0 {
-                let lse = if max == f32::NEG_INFINITY { max } else { max + math::log2(sum) * LN_2 };
-                target.store_lse(place, lse);
+                target.store_lse(if max == f32::NEG_INFINITY { max } else { max + math::log2(sum) * LN_2 });
             }
         }
     }

@@ -1,16 +1,18 @@
-//! Attention over a part of the KV, in the block shape in which the warps share out the KV.
+//! Attention over a part of the KV, in both block shapes.
 
-use super::merge::Merge;
-use super::output::Final;
+use super::merge::{Merge, write_rows};
+use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
 use super::softmax::Rows;
 use crate::abi::{AttentionArguments, Geometry};
+use crate::gpu::query::{self, Query};
 use crate::gpu::ring::Ring;
-use crate::gpu::tile::{self, Element, Fragment, Query, ROWS};
-use crate::gpu::{Float4, VENDOR, divide, shared, thread, warp};
+use crate::gpu::tile::{self, Element, Fragment};
+use crate::gpu::{VENDOR, divide, shared, thread, warp};
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
-/// output row.
+/// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
+/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`.
 ///
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
@@ -20,28 +22,42 @@ pub(crate) unsafe fn forward<
     const QF: usize,
     const SF: usize,
     const OF: usize,
+    const QT: usize,
     const WARPS: usize,
     const STAGES: usize,
+    const MEMBERS: u32,
+    const QUERY_IN_SHARED: bool,
 >(
     a: AttentionArguments,
 ) {
     let a = with_strides_per_lane(a);
-    let chunk = (SF * tile::COLUMNS) as u32;
-    let (head_dim_qk, head_dim_v) = ((QF * tile::DEPTH) as u32, (OF * tile::COLUMNS) as u32);
-    let sizes = Sizes { tile_rows: tile::M, tile_n: WARPS as u32 * chunk, chunk };
-    let ring_bytes = Geometry::ring_bytes(VENDOR, head_dim_qk, head_dim_v, chunk, STAGES as u32);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
+    let warps = WARPS as u32;
+    let splits_kv = MEMBERS == warp::SIZE;
+    let chunk = (SF * tile::COLUMNS) as u32;
+    // Rows of one query tile, this warp's first one of them, and where its KV tokens start.
+    let (tile_m, warp_row, warp_token, tile_n) =
+        if splits_kv { (tile::M, 0, warp * chunk, warps * chunk) } else { (warps * tile::M, warp * tile::M, 0, chunk) };
+    let sizes = Sizes { tile_rows: QT as u32 * tile_m, tile_n, warp_token };
+
+    let (head_dim_qk, head_dim_v) = ((QF * tile::DEPTH) as u32, (OF * tile::COLUMNS) as u32);
+    let ring_bytes = STAGES as u32 * Geometry::stage_bytes(VENDOR, head_dim_qk, head_dim_v, chunk);
+    let rings = if splits_kv { warps } else { 1 };
+    let query_bytes = if QUERY_IN_SHARED { sizes.tile_rows * Geometry::row_bytes(head_dim_qk) } else { 0 };
     let memory = shared::dynamic_shared_mem();
-    // SAFETY: the launch has WARPS rings and a merge buffer of shared memory; sizes are multiples of 128 bytes.
-    let (mut ring, merge) = unsafe {
+    let ring_start = if splits_kv { warp * ring_bytes } else { 0 };
+    // SAFETY: the launch has this much shared memory, in this order; all sizes are multiples of 16 bytes.
+    let (mut ring, query_memory, merge) = unsafe {
+        let query_memory = memory.add((rings * ring_bytes) as usize);
         (
-            Ring::<E, QF, SF, OF, STAGES>::new(memory.add((warp * ring_bytes) as usize)),
-            Merge::<WARPS, OF>::new(memory.add(WARPS * ring_bytes as usize)),
+            Ring::<E, QF, SF, OF, STAGES, MEMBERS>::new(memory.add(ring_start as usize)),
+            query_memory,
+            Merge::<WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
         )
     };
 
     // SAFETY: the caller's promise.
-    let mut ahead = unsafe { Walk::new(&a, warp, sizes) };
+    let mut ahead = unsafe { Walk::new(&a, sizes) };
     for _ in 0..STAGES - 1 {
         // SAFETY: the ring is empty; the walk's chunks exist.
         unsafe { ring.issue(ahead.next(&a)) };
@@ -51,32 +67,63 @@ pub(crate) unsafe fn forward<
     while index < units(&a) {
         // SAFETY: the index is in range; the caller's promise.
         let unit = unsafe { Unit::new(&a, index, sizes) };
-        // SAFETY: the unit exists.
-        let query = unsafe { load_query::<QF>(&a, &unit, lane) };
-        let mut rows = Rows::new(&a, unit.len, unit.first_row, lane);
-        let mut out: [Fragment; OF] = [[0.0; 4]; OF];
+        let source = QueryRows { a: &a, unit };
+        // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
+        let query =
+            unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
+        let mut rows: [Rows; QT] =
+            core::array::from_fn(|t| Rows::new(&a, unit.len, unit.first_row + t as u32 * tile_m + warp_row, lane));
+        let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
+        // A warp all of whose rows lie beyond the last one only copies.
+        let busy = unit.first_row + warp_row < Unit::rows(&a);
 
-        let mut token = unit.begin + warp * chunk;
+        let mut token = unit.begin + warp_token;
         while token < unit.end {
-            // SAFETY: the walk issues this warp's chunks in the order of this loop; all lanes are here, since
-            // `token` is the same in all of them.
+            // SAFETY: the walk issues the chunks in the order of this loop; all members are here, since `token` is
+            // the same in all of them.
             unsafe {
                 ring.wait();
                 ring.issue(ahead.next(&a));
-                let mut scores = ring.scores(&query);
-                rows.update(&mut scores, &mut out, token, lane, a.scale_log2);
-                ring.accumulate(&scores, &mut out);
+                if busy {
+                    let mut scores = ring.scores(&query);
+                    for t in 0..QT {
+                        rows[t].update(&mut scores[t], &mut out[t], token, lane, a.scale_log2);
+                    }
+                    // The exponentials of the next step need nothing of the products of this one: they overlap.
+                    for step in 0..SF / 2 {
+                        let mut weights = [[[0.0; 4]; 2]; QT];
+                        for t in 0..QT {
+                            weights[t] = rows[t].weights([scores[t][2 * step], scores[t][2 * step + 1]]);
+                        }
+                        ring.accumulate(step, &weights, &mut out);
+                    }
+                }
             }
             ring.advance();
             token += sizes.tile_n;
         }
 
-        // SAFETY: all threads of the block walk the same units; the barriers separate writes from reads.
+        let output = UnitOutput::new(&a, unit);
+        for t in 0..QT {
+            let first = t as u32 * tile_m + warp_row;
+            // SAFETY: all lanes are here; a barrier ended the last unit's reading.
+            unsafe {
+                if splits_kv {
+                    merge.write(warp, first, lane, &rows[t], &out[t]);
+                } else {
+                    write_rows(&output, first, lane, &rows[t], &out[t]);
+                }
+            }
+        }
+        // SAFETY: all threads of the block walk the same units.
         unsafe {
-            merge.write(warp, lane, &rows, &out);
-            thread::sync_threads();
-            write_unit::<WARPS, OF>(&a, &unit, &merge);
-            thread::sync_threads();
+            if splits_kv {
+                thread::sync_threads();
+                merge.write_rows(&output);
+            }
+            if splits_kv || QUERY_IN_SHARED {
+                thread::sync_threads();
+            }
         }
         index = index.saturating_add(thread::grid_dim_x());
     }
@@ -98,78 +145,30 @@ fn with_strides_per_lane(a: AttentionArguments) -> AttentionArguments {
     }
 }
 
-/// The lane's part of the unit's query rows; zeros beyond the last row.
-///
-/// # Safety
-/// The unit is one of the launch.
-#[inline(always)]
-unsafe fn load_query<const QF: usize>(a: &AttentionArguments, unit: &Unit, lane: u32) -> Query<QF> {
-    let mut rows = [None; ROWS];
-    for slot in 0..ROWS {
-        let row = unit.first_row + tile::row(lane, slot);
-        if row < Unit::rows(a) {
-            // SAFETY: group is not 0.
-            let (query, member) = unsafe { divide(row, a.group) };
-            let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
-            let element =
-                u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
-            rows[slot] = Some(a.q.wrapping_add((2 * element) as usize).cast_const());
-        }
-    }
-    // SAFETY: the rows exist and are aligned to 16 bytes.
-    unsafe { Query::load(rows, lane) }
+/// The rows of a unit's query tiles.
+struct QueryRows<'a> {
+    a: &'a AttentionArguments,
+    unit: Unit,
 }
 
-/// Writes the block's rows: the final result of an unsplit plan, or the split's part.
-///
-/// # Safety
-/// All warps have written to `merge`, and a barrier came after.
-#[inline(always)]
-unsafe fn write_unit<const WARPS: usize, const OF: usize>(
-    a: &AttentionArguments,
-    unit: &Unit,
-    merge: &Merge<WARPS, OF>,
-) {
-    let dims = (OF * tile::COLUMNS) as u32;
-    let pieces = dims / 4;
-    let rows = (Unit::rows(a) - unit.first_row).min(tile::M);
-    let heads = u64::from(a.batch) * u64::from(a.kv_heads);
-    let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
-    let first_partial = (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(a)) + u64::from(unit.first_row);
-    let target = Final {
-        o: a.o,
-        lse: a.lse,
-        o_stride_batch: a.o_stride_batch,
-        o_stride_seq: a.o_stride_seq,
-        o_stride_head: a.o_stride_head,
-        sq: a.sq,
-        kv_heads: a.kv_heads,
-        group: a.group,
-        o_dtype: a.o_dtype,
-    };
-    let mut item = thread::thread_idx_x();
-    while item < rows * pieces {
-        let (row, dim) = (item / pieces, item % pieces * 4);
-        // SAFETY: row and dim are in range; partials and outputs are as the ABI says.
-        unsafe {
-            let (x, lse) = merge.read(row, dim);
-            if a.num_splits == 1 {
-                let place = target.place(unit.batch, unit.kv_head, unit.first_row + row);
-                target.store(place, dim, x);
-                if dim == 0 {
-                    target.store_lse(place, lse);
-                }
-            } else {
-                let partial = (first_partial + u64::from(row)) as usize;
-                if unit.begin < unit.end {
-                    let o = a.partial_o.cast::<f32>().add(partial * dims as usize + dim as usize);
-                    o.cast::<Float4>().write(Float4(x));
-                }
-                if dim == 0 {
-                    a.partial_lse.cast::<f32>().add(partial).write(lse);
-                }
-            }
+impl query::Rows for QueryRows<'_> {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<*const u8> {
+        let (a, unit) = (self.a, &self.unit);
+        let row = unit.first_row + row;
+        if row >= Unit::rows(a) {
+            return None;
         }
-        item += WARPS as u32 * warp::SIZE;
+        // SAFETY: group is not 0.
+        let (query, member) = unsafe { divide(row, a.group) };
+        let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
+        let element =
+            u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
+        Some(a.q.wrapping_add((2 * element) as usize).cast_const())
+    }
+
+    #[inline(always)]
+    fn dims(&self) -> u32 {
+        self.a.head_dim_qk
     }
 }

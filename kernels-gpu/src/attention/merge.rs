@@ -1,71 +1,135 @@
-//! Merges a block's warps, each of which saw other keys, through shared memory.
+//! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
+//! memory.
 
-use super::output::LN_2;
+use super::output::{LN_2, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
-use crate::gpu::tile::{self, Fragment, ROWS};
-use crate::gpu::{Float4, math};
+use crate::gpu::tile::{self, Fragment, ROWS, RUN};
+use crate::gpu::{Float4, math, thread};
+
+/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
+#[inline(always)]
+fn normalise(max: f32, sum: f32) -> (f32, f32) {
+    if max == f32::NEG_INFINITY { (max, 0.0) } else { ((max + math::log2(sum)) * LN_2, 1.0 / sum) }
+}
+
+/// Writes one warp's rows, which no other warp shares, from row `first` of the unit on. A lane's `RUN` elements of
+/// slot `s` follow each other in a fragment.
+///
+/// # Safety
+/// Every lane of the warp reaches this call; the arguments behind `output` are as the ABI says.
+#[inline(always)]
+pub(super) unsafe fn write_rows<const OF: usize>(
+    output: &UnitOutput<'_>,
+    first: u32,
+    lane: u32,
+    rows: &Rows,
+    out: &[Fragment; OF],
+) {
+    for slot in 0..ROWS {
+        // SAFETY: the caller's promise.
+        let sum = unsafe { tile::row_sum(rows.sum[slot]) };
+        let (lse, inverse) = normalise(rows.max[slot], sum);
+        let row = output.row(first + tile::row(lane, slot));
+        // SAFETY: the row exists, or is written nowhere.
+        unsafe {
+            row.store::<RUN, OF>(
+                |f| tile::column(lane, f, slot * RUN),
+                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * inverse),
+            );
+            // The lane that holds column 0 speaks for the row.
+            if tile::column(lane, 0, 0) == 0 {
+                row.store_lse(lse);
+            }
+        }
+    }
+}
 
 /// The block's buffer: of each warp and row the unnormalised output, then of each the maximum and sum.
 pub(super) struct Merge<const WARPS: usize, const OF: usize> {
     out: *mut f32,
     state: *mut [f32; 2],
+    /// Rows of a warp.
+    rows: u32,
 }
 
 impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
     const DIMS: u32 = (OF * tile::COLUMNS) as u32;
     const PITCH: usize = Geometry::merge_pitch(Self::DIMS) as usize;
 
-    /// The buffer at `memory`.
+    /// The buffer at `memory`, for `rows` rows.
     ///
     /// # Safety
-    /// `memory` is shared memory, aligned to 16 bytes, of `WARPS * tile::M * (PITCH + 2)` floats.
+    /// `memory` is shared memory, aligned to 16 bytes, of `WARPS * rows * (PITCH + 2)` floats.
     #[inline(always)]
-    pub(super) unsafe fn new(memory: *mut u8) -> Self {
+    pub(super) unsafe fn new(memory: *mut u8, rows: u32) -> Self {
         let out = memory.cast::<f32>();
         // SAFETY: the caller's promise.
-        Self { out, state: unsafe { out.add(WARPS * tile::M as usize * Self::PITCH) }.cast() }
+        Self { out, state: unsafe { out.add(WARPS * rows as usize * Self::PITCH) }.cast(), rows }
     }
 
-    /// Writes one warp's rows.
+    /// Writes one warp's rows from row `first` on.
     ///
     /// # Safety
     /// Every lane of warp `warp` reaches this call; no thread reads the buffer before the next barrier.
     #[inline(always)]
-    pub(super) unsafe fn write(&self, warp: u32, lane: u32, rows: &Rows, out: &[Fragment; OF]) {
+    pub(super) unsafe fn write(&self, warp: u32, first: u32, lane: u32, rows: &Rows, out: &[Fragment; OF]) {
+        let place = |slot: usize| (warp * self.rows + first + tile::row(lane, slot)) as usize;
         for slot in 0..ROWS {
             // SAFETY: the caller's promise.
             let sum = unsafe { tile::row_sum(rows.sum[slot]) };
-            let row = (warp * tile::M + tile::row(lane, slot)) as usize;
             // The lane that holds column 0 speaks for the row.
             if tile::column(lane, 0, 0) == 0 {
-                // SAFETY: row is below WARPS * M.
-                unsafe { self.state.add(row).write([rows.max[slot], sum]) };
+                // SAFETY: the row is one of the buffer's.
+                unsafe { self.state.add(place(slot)).write([rows.max[slot], sum]) };
             }
         }
         for f in 0..OF {
-            let first = tile::column(lane, f, 0);
-            for i in 0..4 {
-                let row = (warp * tile::M + tile::row(lane, tile::slot(i))) as usize;
-                // Apart from the first column, so that LLVM sees neighbours and makes one store of them.
-                let step = tile::column(lane, f, i) - first;
-                // SAFETY: row is below WARPS * M, the column below DIMS.
-                unsafe { self.out.add(row * Self::PITCH + first as usize).add(step as usize).write(out[f][i]) };
+            for run in 0..4 / RUN {
+                let first = run * RUN;
+                let place = place(tile::slot(first)) * Self::PITCH + tile::column(lane, f, first) as usize;
+                let x: [f32; RUN] = core::array::from_fn(|i| out[f][first + i]);
+                // SAFETY: the row is one of the buffer's, the columns below DIMS.
+                unsafe { store_floats(self.out.add(place), x) };
             }
+        }
+    }
+
+    /// Merges the warps and writes all rows.
+    ///
+    /// # Safety
+    /// Every thread of the block reaches this call; a barrier lies between every warp's [`Self::write`] and it.
+    #[inline(always)]
+    pub(super) unsafe fn write_rows(&self, output: &UnitOutput<'_>) {
+        const PIECE: u32 = 4;
+        let pieces = Self::DIMS / PIECE;
+        let mut item = thread::thread_idx_x();
+        while item < self.rows * pieces {
+            let (row, dim) = (item / pieces, item % pieces * PIECE);
+            // SAFETY: row and dim are in range; the caller's promise.
+            unsafe {
+                let (x, lse) = self.read(row, dim);
+                let row = output.row(row);
+                row.store::<4, 1>(|_| dim, |_| x);
+                if dim == 0 {
+                    row.store_lse(lse);
+                }
+            }
+            item += thread::block_dim_x();
         }
     }
 
     /// Four normalised output dims of a row from `dim` on, and the row's LSE (natural).
     ///
     /// # Safety
-    /// A barrier lies between every warp's [`Self::write`] and this call; `row < tile::M`, `dim + 4 <= DIMS`.
+    /// As for [`Self::write_rows`]; `row < rows`, `dim + 4 <= DIMS`.
     #[inline(always)]
-    pub(super) unsafe fn read(&self, row: u32, dim: u32) -> ([f32; 4], f32) {
+    unsafe fn read(&self, row: u32, dim: u32) -> ([f32; 4], f32) {
         let mut max = f32::NEG_INFINITY;
         let mut states = [[0.0; 2]; WARPS];
         for warp in 0..WARPS {
             // SAFETY: the caller's promise.
-            states[warp] = unsafe { self.state.add(warp * tile::M as usize + row as usize).read() };
+            states[warp] = unsafe { self.state.add(warp * self.rows as usize + row as usize).read() };
             max = math::max(max, states[warp][0]);
         }
         let mut sum = 0.0;
@@ -74,20 +138,17 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
             let [warp_max, warp_sum] = states[warp];
             let weight = math::exp2(warp_max - finite(max));
             sum = math::fma(weight, warp_sum, sum);
-            let place = (warp * tile::M as usize + row as usize) * Self::PITCH + dim as usize;
+            let place = (warp * self.rows as usize + row as usize) * Self::PITCH + dim as usize;
             // SAFETY: the caller's promise; PITCH and dim are multiples of 4.
             let part = unsafe { self.out.add(place).cast::<Float4>().read() };
             for i in 0..4 {
                 out[i] = math::fma(weight, part.0[i], out[i]);
             }
         }
-        if max == f32::NEG_INFINITY {
-            return ([0.0; 4], f32::NEG_INFINITY);
-        }
-        let inverse = 1.0 / sum;
+        let (lse, inverse) = normalise(max, sum);
         for x in &mut out {
             *x *= inverse;
         }
-        (out, (max + math::log2(sum)) * LN_2)
+        (out, lse)
     }
 }

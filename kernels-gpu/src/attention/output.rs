@@ -1,82 +1,207 @@
 //! Where a packed row's results go, and how they are written.
 
-use crate::abi::Output;
-use crate::gpu::{Float4, divide, math};
+use super::schedule::Unit;
+use crate::abi::{AttentionArguments, CombineArguments, Output};
+use crate::gpu::{Float2, Float4, divide, math};
+use core::ptr;
 
 /// Natural logarithm of 2.
 pub(super) const LN_2: f32 = core::f32::consts::LN_2;
 
 /// Final results: O in the caller's layout and type, and the LSE where asked for.
 pub(super) struct Final {
-    pub(super) o: *mut u8,
-    pub(super) lse: *mut u8,
-    pub(super) o_stride_batch: u64,
-    pub(super) o_stride_seq: u64,
-    pub(super) o_stride_head: u64,
-    pub(super) sq: u32,
-    pub(super) kv_heads: u32,
-    pub(super) group: u32,
-    pub(super) o_dtype: u32,
+    o: *mut u8,
+    lse: *mut u8,
+    o_stride_batch: u64,
+    o_stride_seq: u64,
+    o_stride_head: u64,
+    sq: u32,
+    kv_heads: u32,
+    group: u32,
+    o_dtype: u32,
 }
 
-/// A row's place in the caller's tensors.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    /// Element offset of the row in O.
-    o: u64,
-    /// Element offset in the LSE.
-    lse: u64,
+macro_rules! impl_from {
+    ($arguments:ident) => {
+        impl From<&$arguments> for Final {
+            #[inline(always)]
+            fn from(a: &$arguments) -> Self {
+                Self {
+                    o: a.o,
+                    lse: a.lse,
+                    o_stride_batch: a.o_stride_batch,
+                    o_stride_seq: a.o_stride_seq,
+                    o_stride_head: a.o_stride_head,
+                    sq: a.sq,
+                    kv_heads: a.kv_heads,
+                    group: a.group,
+                    o_dtype: a.o_dtype,
+                }
+            }
+        }
+    };
 }
+impl_from!(AttentionArguments);
+impl_from!(CombineArguments);
 
 impl Final {
-    /// Place of packed row `row` of a KV head.
+    /// Packed row `row` of a KV head, of `dims` dims.
     #[inline(always)]
-    pub(super) fn place(&self, batch: u32, kv_head: u32, row: u32) -> Place {
+    pub(super) fn row(&self, batch: u32, kv_head: u32, row: u32, dims: u32) -> RowOutput {
         // SAFETY: group is not 0, since there is a row.
         let (query, member) = unsafe { divide(row, self.group) };
         let head = u64::from(kv_head) * u64::from(self.group) + u64::from(member);
         let (batch, query) = (u64::from(batch), u64::from(query));
         let heads = u64::from(self.kv_heads) * u64::from(self.group);
-        Place {
-            o: batch * self.o_stride_batch + query * self.o_stride_seq + head * self.o_stride_head,
-            lse: (batch * heads + head) * u64::from(self.sq) + query,
+        let element = batch * self.o_stride_batch + query * self.o_stride_seq + head * self.o_stride_head;
+        let bytes = if self.o_dtype == Output::F32 as u32 { 4 } else { 2 };
+        let lse = (batch * heads + head) * u64::from(self.sq) + query;
+        RowOutput {
+            o: self.o.wrapping_add((element * bytes) as usize),
+            dtype: self.o_dtype,
+            dims,
+            lse: if self.lse.is_null() { self.lse } else { self.lse.wrapping_add((lse * 4) as usize) },
         }
     }
+}
 
-    /// Writes four dims from `dim` on.
-    ///
-    /// # Safety
-    /// The row exists and the dims are in range; rows of O are aligned to 16 bytes.
-    #[inline(always)]
-    pub(super) unsafe fn store(&self, place: Place, dim: u32, x: [f32; 4]) {
-        let element = (place.o + u64::from(dim)) as usize;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.o_dtype == Output::F32 as u32 {
-                self.o.cast::<f32>().add(element).cast::<Float4>().write(Float4(x));
-            } else {
-                let pack = |low, high| {
-                    if self.o_dtype == Output::Bf16 as u32 {
-                        math::pack_bf16(low, high)
-                    } else {
-                        math::pack_f16(low, high)
-                    }
-                };
-                let packed = u64::from(pack(x[0], x[1])) | u64::from(pack(x[2], x[3])) << 32;
-                self.o.add(2 * element).cast::<u64>().write(packed);
-            }
-        }
-    }
+/// Where one row is written.
+#[derive(Clone, Copy)]
+pub(super) struct RowOutput {
+    /// The row's first element, aligned to 16 bytes.
+    o: *mut u8,
+    /// Element type, an `Output` as u32.
+    dtype: u32,
+    /// Dims that are written; 0: none.
+    dims: u32,
+    /// The row's LSE, or null.
+    lse: *mut u8,
+}
 
-    /// Writes the LSE, where asked for.
+impl RowOutput {
+    /// A row that is written nowhere.
+    pub(super) const NONE: Self = Self { o: ptr::null_mut(), dtype: 0, dims: 0, lse: ptr::null_mut() };
+
+    /// Writes `COUNT` runs of `N` dims (2 or 4): run `i` starts at `dim(i)`, a multiple of `N`. Dims that the row has
+    /// not are left out.
     ///
     /// # Safety
     /// The row exists.
     #[inline(always)]
-    pub(super) unsafe fn store_lse(&self, place: Place, lse: f32) {
+    pub(super) unsafe fn store<const N: usize, const COUNT: usize>(
+        &self,
+        dim: impl Fn(usize) -> u32,
+        value: impl Fn(usize) -> [f32; N],
+    ) {
+        // One loop for each type, so that it is short enough to unroll.
+        if self.dtype == Output::F32 as u32 {
+            for i in 0..COUNT {
+                if dim(i) < self.dims {
+                    // SAFETY: the row has the dims.
+                    unsafe { store_floats(self.o.cast::<f32>().add(dim(i) as usize), value(i)) };
+                }
+            }
+        } else if self.dtype == Output::Bf16 as u32 {
+            for i in 0..COUNT {
+                if dim(i) < self.dims {
+                    // SAFETY: the row has the dims.
+                    unsafe { store_halves(self.o.add(2 * dim(i) as usize), value(i), math::pack_bf16) };
+                }
+            }
+        } else {
+            for i in 0..COUNT {
+                if dim(i) < self.dims {
+                    // SAFETY: the row has the dims.
+                    unsafe { store_halves(self.o.add(2 * dim(i) as usize), value(i), math::pack_f16) };
+                }
+            }
+        }
+    }
+
+    /// Writes the LSE, where it is wanted.
+    ///
+    /// # Safety
+    /// The row exists.
+    #[inline(always)]
+    pub(super) unsafe fn store_lse(&self, lse: f32) {
         if !self.lse.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { self.lse.cast::<f32>().add(place.lse as usize).write(lse) };
+            unsafe { self.lse.cast::<f32>().write(lse) };
+        }
+    }
+}
+
+/// Writes 2 or 4 floats at once.
+///
+/// # Safety
+/// `target` is aligned to their size and they can be written.
+#[inline(always)]
+pub(super) unsafe fn store_floats<const N: usize>(target: *mut f32, x: [f32; N]) {
+    const { assert!(N == 2 || N == 4) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N == 4 {
+            target.cast::<Float4>().write(Float4([x[0], x[1], x[2], x[3]]));
+        } else {
+            target.cast::<Float2>().write(Float2([x[0], x[1]]));
+        }
+    }
+}
+
+/// Writes 2 or 4 floats as 16-bit elements at once.
+///
+/// # Safety
+/// `target` is aligned to their size and they can be written.
+#[inline(always)]
+unsafe fn store_halves<const N: usize>(target: *mut u8, x: [f32; N], pack: impl Fn(f32, f32) -> u32) {
+    let low = pack(x[0], x[1]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N == 4 {
+            target.cast::<u64>().write(u64::from(low) | u64::from(pack(x[2], x[3])) << 32);
+        } else {
+            target.cast::<u32>().write(low);
+        }
+    }
+}
+
+/// Where an attention kernel writes a unit's rows: the final result of an unsplit plan, or the split's part.
+pub(super) struct UnitOutput<'a> {
+    a: &'a AttentionArguments,
+    unit: Unit,
+    target: Final,
+    /// Row of the partial results that the unit's first row has.
+    first_partial: u64,
+}
+
+impl<'a> UnitOutput<'a> {
+    #[inline(always)]
+    pub(super) fn new(a: &'a AttentionArguments, unit: Unit) -> Self {
+        let heads = u64::from(a.batch) * u64::from(a.kv_heads);
+        let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
+        let first_partial =
+            (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(a)) + u64::from(unit.first_row);
+        Self { a, unit, target: Final::from(a), first_partial }
+    }
+
+    /// The unit's row `row`; one that does not exist is written nowhere.
+    #[inline(always)]
+    pub(super) fn row(&self, row: u32) -> RowOutput {
+        let (a, unit) = (self.a, &self.unit);
+        let packed = unit.first_row + row;
+        if packed >= Unit::rows(a) {
+            return RowOutput::NONE;
+        }
+        if a.num_splits == 1 {
+            return self.target.row(unit.batch, unit.kv_head, packed, a.head_dim_v);
+        }
+        let partial = self.first_partial + u64::from(row);
+        RowOutput {
+            o: a.partial_o.wrapping_add((partial * u64::from(a.head_dim_v) * 4) as usize),
+            dtype: Output::F32 as u32,
+            // An empty split has no part; its LSE says so.
+            dims: if unit.begin < unit.end { a.head_dim_v } else { 0 },
+            lse: a.partial_lse.wrapping_add((partial * 4) as usize),
         }
     }
 }

@@ -113,8 +113,8 @@ pub(super) struct Sizes {
     pub(super) tile_rows: u32,
     /// KV tokens that a block takes in one step.
     pub(super) tile_n: u32,
-    /// KV tokens that a warp takes in one step.
-    pub(super) chunk: u32,
+    /// Where in the block's step this warp's KV tokens start.
+    pub(super) warp_token: u32,
 }
 
 /// The chunks that one warp takes, over all units of its block, in order: what is copied ahead.
@@ -124,19 +124,18 @@ pub(super) struct Walk {
     token: u32,
     k: *const u8,
     v: *const u8,
-    warp: u32,
     sizes: Sizes,
 }
 
 impl Walk {
-    /// The walk of warp `warp` of this block.
+    /// The walk of a warp of this block.
     ///
     /// # Safety
     /// As for [`Unit::new`].
     #[inline(always)]
-    pub(super) unsafe fn new(a: &AttentionArguments, warp: u32, sizes: Sizes) -> Self {
+    pub(super) unsafe fn new(a: &AttentionArguments, sizes: Sizes) -> Self {
         let index = thread::block_idx_x();
-        let mut walk = Self { index, end: 0, token: 0, k: a.k, v: a.v, warp, sizes };
+        let mut walk = Self { index, end: 0, token: 0, k: a.k, v: a.v, sizes };
         if index < units(a) {
             // SAFETY: the index is in range; the caller's promise.
             unsafe { walk.enter(a) };
@@ -160,7 +159,15 @@ impl Walk {
             unsafe { self.enter(a) };
         }
         let (k_stride, v_stride) = (a.k_stride_seq * 2, a.v_stride_seq * 2);
-        let chunk = Chunk { k: self.k, v: self.v, k_stride, v_stride, tokens: self.end - self.token };
+        let chunk = Chunk {
+            k: self.k,
+            v: self.v,
+            k_stride,
+            v_stride,
+            k_bytes: a.head_dim_qk * 2,
+            v_bytes: a.head_dim_v * 2,
+            tokens: self.end - self.token,
+        };
         self.token += self.sizes.tile_n;
         self.k = self.k.wrapping_add((u64::from(self.sizes.tile_n) * k_stride) as usize);
         self.v = self.v.wrapping_add((u64::from(self.sizes.tile_n) * v_stride) as usize);
@@ -176,7 +183,7 @@ impl Walk {
         // SAFETY: the caller's promise.
         let unit = unsafe { Unit::new(a, self.index, self.sizes) };
         self.end = unit.end;
-        self.token = unit.begin + self.warp * self.sizes.chunk;
+        self.token = unit.begin + self.sizes.warp_token;
         let (batch, head, token) = (u64::from(unit.batch), u64::from(unit.kv_head), u64::from(self.token));
         let place = |base: *mut u8, stride_batch, stride_seq, stride_head| -> *const u8 {
             base.wrapping_add(((batch * stride_batch + token * stride_seq + head * stride_head) * 2) as usize)

@@ -5,12 +5,14 @@ use crate::abi::AttentionArguments;
 use crate::gpu::tile::{self, Fragment, ROWS};
 use crate::gpu::{divide, math};
 
-/// Of each row that the lane holds a part of: the keys it sees, and the running state.
+/// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
 pub(super) struct Rows {
     /// Keys that the row sees: those below.
     limit: [u32; ROWS],
     /// The smallest limit: a chunk that ends at or before it needs no mask.
     lowest_limit: u32,
+    /// What is subtracted from scores: the maximum, where a key has been seen.
+    base: [f32; ROWS],
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max).
@@ -18,24 +20,26 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// State before the first key, for the tile's rows from `first_row` on.
+    /// State before the first key, for the packed rows from `first_row` on.
     #[inline(always)]
     pub(super) fn new(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
+        // Rows beyond the last one compute on zeros and are not written; they keep the last one's limit.
+        let limit_of = |row: u32| {
+            // SAFETY: group is not 0.
+            let (query, _) = unsafe { divide(row.min(a.sq * a.group - 1), a.group) };
+            key_limit(a, len, query)
+        };
         let mut limit = [0; ROWS];
         for slot in 0..ROWS {
-            // Rows beyond the last one compute on zeros and are not written; they keep the last one's limit.
-            let row = (first_row + tile::row(lane, slot)).min(a.sq * a.group - 1);
-            // SAFETY: group is not 0.
-            limit[slot] = key_limit(a, len, unsafe { divide(row, a.group) }.0);
+            limit[slot] = limit_of(first_row + tile::row(lane, slot));
         }
-        // Limits rise with the row: the tile's first row has the lowest.
-        // SAFETY: group is not 0.
-        let lowest_limit = key_limit(a, len, unsafe { divide(first_row, a.group) }.0);
-        Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        // Limits rise with the row.
+        let lowest_limit = limit_of(first_row);
+        Self { limit, lowest_limit, base: [0.0; ROWS], max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
-    /// Turns the raw scores of `SF * COLUMNS` keys from `token` on into weights relative to the new maximum,
-    /// and rescales `out` to it.
+    /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
+    /// to it.
     ///
     /// # Safety
     /// Every lane of the warp reaches this call.
@@ -69,13 +73,12 @@ impl Rows {
                 max[tile::slot(i)] = math::max(max[tile::slot(i)], scores[f][i]);
             }
         }
-        let mut base = [0.0; ROWS];
         let mut rescale = [0.0; ROWS];
         for slot in 0..ROWS {
             // SAFETY: the caller's promise.
             max[slot] = unsafe { tile::row_max(max[slot]) };
-            base[slot] = finite(max[slot]);
-            rescale[slot] = math::exp2(self.max[slot] - base[slot]);
+            self.base[slot] = finite(max[slot]);
+            rescale[slot] = math::exp2(self.max[slot] - self.base[slot]);
             self.sum[slot] *= rescale[slot];
         }
         self.max = max;
@@ -84,12 +87,19 @@ impl Rows {
                 out[f][i] *= rescale[tile::slot(i)];
             }
         }
-        for f in 0..SF {
+    }
+
+    /// The weights of two fragments of scores that [`Self::update`] has seen, and takes them into the sum.
+    #[inline(always)]
+    pub(super) fn weights(&mut self, scores: [Fragment; 2]) -> [Fragment; 2] {
+        let mut weights = scores;
+        for f in 0..2 {
             for i in 0..4 {
-                scores[f][i] = math::exp2(scores[f][i] - base[tile::slot(i)]);
-                self.sum[tile::slot(i)] += scores[f][i];
+                weights[f][i] = math::exp2(weights[f][i] - self.base[tile::slot(i)]);
+                self.sum[tile::slot(i)] += weights[f][i];
             }
         }
+        weights
     }
 }
 

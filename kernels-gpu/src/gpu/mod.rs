@@ -5,18 +5,19 @@
 //! - `math`: the approximate instructions, and conversions.
 //! - `tile`: matrix products of one warp. A [`tile::Fragment`] is four fp32 values that a lane holds of a
 //!   matrix of query rows by columns (KV tokens, or output dims); `tile::row`, `tile::slot` and
-//!   `tile::column` say which ones. A lane holds parts of `tile::ROWS` rows.
-//! - `ring`: a warp's ring of KV chunks: start copies, wait for the oldest, compute with it.
+//!   `tile::column` say which ones. A lane holds parts of `tile::ROWS` rows, `tile::RUN` columns in a row.
+//! - `query`: the query rows as operands.
+//! - `ring`: a ring of KV chunks, of a warp or of the block: start copies, wait for the oldest, compute with it.
 
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]
-pub(crate) use nvptx::{VENDOR, math, ring, shared, thread, tile, warp};
+pub(crate) use nvptx::{VENDOR, math, query, ring, shared, thread, tile, warp};
 
 #[cfg(target_arch = "amdgpu")]
 mod amdgcn;
 #[cfg(target_arch = "amdgpu")]
-pub(crate) use amdgcn::{VENDOR, math, ring, shared, thread, tile, warp};
+pub(crate) use amdgcn::{VENDOR, math, query, ring, shared, thread, tile, warp};
 
 /// Where a chunk of consecutive KV tokens lies in global memory.
 #[derive(Clone, Copy)]
@@ -29,14 +30,23 @@ pub(crate) struct Chunk {
     pub(crate) k_stride: u64,
     /// Bytes between V rows.
     pub(crate) v_stride: u64,
+    /// Bytes of a K row; the ring's rows may be longer, and are filled up with zeros.
+    pub(crate) k_bytes: u32,
+    /// Bytes of a V row, likewise.
+    pub(crate) v_bytes: u32,
     /// Tokens that exist, at least 1; the ring's chunk size at most. Rows beyond are never read.
     pub(crate) tokens: u32,
 }
 
-/// Four floats that are loaded and stored at once.
+/// Floats that are loaded and stored at once.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 pub(crate) struct Float4(pub(crate) [f32; 4]);
+
+/// As [`Float4`].
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Float2(pub(crate) [f32; 2]);
 
 /// Quotient and remainder by a value that the host checked not to be zero, without the panic that plain
 /// operators bring.

@@ -7,7 +7,7 @@ use kernels_gpu::abi::{KERNELS, Kernel, Target, Vendor};
 pub(crate) const TESTED_COMPILER: &str = "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)";
 
 /// Loops over register arrays must unroll whole, or the arrays end up in local memory.
-const UNROLL_THRESHOLD: u32 = 2000;
+const UNROLL_THRESHOLD: u32 = 20_000;
 
 /// LDS of a gfx950 compute unit in bytes.
 const AMD_LDS_BYTES: u32 = 160 * 1024;

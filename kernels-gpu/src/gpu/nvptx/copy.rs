@@ -48,9 +48,10 @@ pub(crate) fn commit_group() {
     unsafe { asm!("cp.async.commit_group;", options(nostack)) }
 }
 
-/// Waits until at most `PENDING` of this thread's newest groups are under way.
+/// Waits until only `STAGES - 2` of this thread's newest groups are under way: of a ring's `STAGES - 1`, the
+/// oldest has arrived.
 #[inline(always)]
-pub(crate) fn wait_group<const PENDING: usize>() {
+pub(crate) fn wait_for_oldest<const STAGES: usize>() {
     // SAFETY: orders copies, touches nothing else.
-    unsafe { asm!("cp.async.wait_group {0};", const PENDING, options(nostack)) }
+    unsafe { asm!("cp.async.wait_group {0};", const STAGES - 2, options(nostack)) }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod copy;
 pub(crate) mod math;
 pub(crate) mod matrix;
+pub(crate) mod query;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod thread;

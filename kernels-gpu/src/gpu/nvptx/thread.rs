@@ -16,6 +16,13 @@ pub(crate) fn block_idx_x() -> u32 {
     unsafe { nvptx::_block_idx_x() as u32 }
 }
 
+/// Threads of a block.
+#[inline(always)]
+pub(crate) fn block_dim_x() -> u32 {
+    // SAFETY: reads a special register.
+    unsafe { nvptx::_block_dim_x() as u32 }
+}
+
 /// Blocks in the grid.
 #[inline(always)]
 pub(crate) fn grid_dim_x() -> u32 {

@@ -1,22 +1,23 @@
-//! Products of a 16-row query tile, and what a lane holds of them (PTX ISA, "Matrix fragments for
-//! mma.m16n8k16").
+//! Products of 16 query rows, and what a lane holds of them (PTX ISA, "Matrix fragments for mma.m16n8k16").
 
 pub(crate) use super::matrix::{Bf16, Element, F16};
 use super::{math, warp};
 
-/// Query rows of a tile.
+/// Query rows of a product.
 pub(crate) const M: u32 = 16;
 /// Rows that a lane holds a part of.
 pub(crate) const ROWS: usize = 2;
 /// Columns of one fragment.
 pub(crate) const COLUMNS: usize = 8;
+/// Consecutive columns of one row among a fragment's elements.
+pub(crate) const RUN: usize = 2;
 /// Head dims of one query fragment.
 pub(crate) const DEPTH: usize = 16;
 
 /// What a lane holds of a 16 x `COLUMNS` fp32 matrix.
 pub(crate) type Fragment = [f32; 4];
 
-/// Row of the tile that the lane's slot `slot` stands for.
+/// Row of the product that the lane's slot `slot` stands for.
 #[inline(always)]
 pub(crate) fn row(lane: u32, slot: usize) -> u32 {
     lane / 4 + 8 * slot as u32
@@ -57,33 +58,5 @@ pub(crate) unsafe fn row_sum(mut x: f32) -> f32 {
     unsafe {
         x += warp::warp_shuffle_xor(x, 1);
         x + warp::warp_shuffle_xor(x, 2)
-    }
-}
-
-/// A query tile as the first operand of `QF` products of depth [`DEPTH`].
-pub(crate) struct Query<const QF: usize>(pub(super) [[u32; 4]; QF]);
-
-impl<const QF: usize> Query<QF> {
-    /// Loads the lane's part of its rows; `None` stands for a row of zeros.
-    ///
-    /// # Safety
-    /// Each pointer is aligned to 4 bytes and `QF * DEPTH` 16-bit elements can be read from it.
-    #[inline(always)]
-    pub(crate) unsafe fn load(rows: [Option<*const u8>; ROWS], lane: u32) -> Self {
-        let mut fragments = [[0; 4]; QF];
-        for slot in 0..ROWS {
-            if let Some(row) = rows[slot] {
-                let words = row.cast::<u32>();
-                for i in 0..QF {
-                    let word = i * DEPTH / 2 + (lane % 4) as usize;
-                    // SAFETY: word + 4 < QF * DEPTH / 2; the caller's promise.
-                    unsafe {
-                        fragments[i][slot] = *words.add(word);
-                        fragments[i][slot + 2] = *words.add(word + 4);
-                    }
-                }
-            }
-        }
-        Self(fragments)
     }
 }
