@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use splitkv::{DType, Device, Executor, Inputs, Kernels, Options, Plan, Problem, Splits, plan};
+use splitkv::{BlockShape, DType, Device, Executor, Inputs, Kernels, Options, Plan, Problem, Splits, plan};
 
 use crate::ceiling;
 use crate::inputs::Set;
@@ -26,9 +26,19 @@ pub(crate) struct Decode {
     /// A shape as BATCH,QUERIES,TOKENS,HEADS,KV_HEADS (may be given several times) [default: five that matter].
     #[arg(long = "shape", value_parser = parse_shape, value_name = "B,Q,K,H,HKV")]
     shapes: Vec<Shape>,
+    /// Head dim of Q and K, and of V where it is another.
+    #[arg(long = "dim", value_parser = parse_dims, value_name = "QK[/V]", default_value = "128")]
+    dims: Dims,
     /// Numbers of splits beside the automatic choice, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     splits: Vec<u32>,
+    /// Query tiles that a block owns, separated by commas [default: the planner's choice].
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
+    q_tiles: Vec<u32>,
+    /// How the warps of a block share its work, `split-kv` or `shared-kv`, separated by commas [default: the planner's
+    /// choice].
+    #[arg(long = "block-shape", value_parser = parse_block_shape, value_delimiter = ',', value_name = "SHAPE,...")]
+    block_shapes: Vec<BlockShape>,
     /// Skip the check against the reference, which takes seconds for long KV.
     #[arg(long)]
     no_check: bool,
@@ -62,9 +72,38 @@ fn parse_shape(text: &str) -> Result<Shape, String> {
     }
 }
 
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Dims {
+    qk: usize,
+    v: usize,
+}
+
+fn parse_dims(text: &str) -> Result<Dims, String> {
+    let (qk, v) = text.split_once('/').unwrap_or((text, text));
+    match (qk.parse(), v.parse()) {
+        (Ok(qk), Ok(v)) => Ok(Dims { qk, v }),
+        _ => Err("a head dim, such as 128, or two, such as 192/128".into()),
+    }
+}
+
+fn parse_block_shape(text: &str) -> Result<BlockShape, String> {
+    match text {
+        "split-kv" => Ok(BlockShape::SplitKv),
+        "shared-kv" => Ok(BlockShape::SharedKv),
+        _ => Err("split-kv or shared-kv".into()),
+    }
+}
+
+/// Each value as a choice, or the planner's where there is none.
+fn choices<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
+}
+
 #[derive(Serialize)]
 struct Figure {
     shape: Shape,
+    dims: Dims,
+    kernel: &'static str,
     choice: String,
     num_splits: u32,
     micros: f64,
@@ -117,6 +156,18 @@ impl Decode {
         Ok(())
     }
 
+    /// Every combination of what is to be chosen.
+    fn options(&self) -> Vec<Options> {
+        let splits = || std::iter::once(Splits::Auto).chain(self.splits.iter().map(|&n| Splits::Exact(n)));
+        let mut all = Vec::new();
+        for block_shape in choices(&self.block_shapes) {
+            for q_tiles in choices(&self.q_tiles) {
+                all.extend(splits().map(|splits| Options { splits, q_tiles, block_shape }));
+            }
+        }
+        all
+    }
+
     fn measure(
         &self,
         device: &Device,
@@ -126,16 +177,14 @@ impl Decode {
         ceiling: f64,
     ) -> Result<Vec<Figure>> {
         let Shape { batch, sq, sk, heads, kv_heads } = shape;
-        let problem = Problem::new(batch, heads, kv_heads, sq, sk, 128, DType::Bf16);
+        let problem = Problem::new(batch, heads, kv_heads, sq, sk, self.dims.qk, DType::Bf16).head_dim_v(self.dims.v);
         let bytes = batch * sk * kv_heads * (problem.head_dim_qk + problem.head_dim_v) * DType::Bf16.size_of();
         let sets: Vec<Set> = (0..ROTATED.div_ceil(bytes).max(1))
             .map(|seed| Set::new(device, &problem, seed as u64))
             .collect::<splitkv::Result<_>>()?;
-        let choices = std::iter::once(Splits::Auto).chain(self.splits.iter().map(|&n| Splits::Exact(n)));
-        let mut plans: Vec<(Splits, Plan, Option<f64>)> = Vec::new();
+        let mut plans: Vec<(Plan, Option<f64>)> = Vec::new();
         let mut timed = Vec::new();
-        for splits in choices {
-            let options = Options { splits, ..Options::default() };
+        for options in self.options() {
             let plan = plan(&problem, &options, device.props(), kernels.catalogue())?;
             let mut executor = Executor::new(device, kernels, &plan)?;
             let mut run = |set: &Set| {
@@ -147,18 +196,20 @@ impl Decode {
                 sets[0].o.buffer().fill(0xff)?;
                 run(&sets[0])?;
                 stream.synchronize()?;
-                error = Some(sets[0].check(&problem).with_context(|| format!("{splits:?}"))?);
+                error = Some(sets[0].check(&problem).with_context(|| format!("{options:?}"))?);
             }
             let graph = stream.capture(|| sets.iter().try_for_each(&mut run))?;
             timed.push(Timed { graph, calls: sets.len() });
-            plans.push((splits, plan, error));
+            plans.push((plan, error));
         }
         let times = alternate(stream, &timed)?;
-        let figures = plans.into_iter().zip(times).map(|((splits, plan, error), micros)| {
+        let figures = plans.into_iter().zip(times).map(|((plan, error), micros)| {
             let bandwidth = bytes as f64 / micros * 1e6;
             Figure {
                 shape,
-                choice: if splits == Splits::Auto { "auto".into() } else { "exact".into() },
+                dims: self.dims,
+                kernel: plan.kernel().name,
+                choice: if plan.options().splits == Splits::Auto { "auto".into() } else { "exact".into() },
                 num_splits: plan.num_splits(),
                 micros,
                 gigabytes_per_second: bandwidth / 1e9,
@@ -173,7 +224,18 @@ impl Decode {
 fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["batch", "queries", "tokens", "heads", "splits", "us", "GB/s", "% of ceiling", "error"]);
+    table.set_header([
+        "batch",
+        "queries",
+        "tokens",
+        "heads",
+        "kernel",
+        "splits",
+        "us",
+        "GB/s",
+        "% of ceiling",
+        "error",
+    ]);
     for figure in figures {
         let Shape { batch, sq, sk, heads, kv_heads } = figure.shape;
         table.add_row([
@@ -181,6 +243,7 @@ fn table(figures: &[Figure]) -> Table {
             sq.to_string(),
             sk.to_string(),
             format!("{heads}/{kv_heads}"),
+            figure.kernel.trim_start_matches("attention_").to_owned(),
             format!("{} {}", figure.choice, figure.num_splits),
             format!("{:.2}", figure.micros),
             format!("{:.0}", figure.gigabytes_per_second),

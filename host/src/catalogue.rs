@@ -1,6 +1,6 @@
 //! Which kernels there are.
 
-use kernels_gpu::abi::{self, Geometry, Kernel, Operand, Role, Target};
+use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, Operand, Role, Target};
 
 use crate::{Error, Problem, Result};
 
@@ -11,12 +11,28 @@ pub struct Catalogue {
     kernels: Vec<Kernel>,
 }
 
-/// An attention kernel that fits a problem.
+/// An attention kernel with what it was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Variant {
     pub(crate) kernel: Kernel,
     pub(crate) geometry: Geometry,
+    pub(crate) operand: Operand,
+    pub(crate) head_dim_qk: usize,
+    pub(crate) head_dim_v: usize,
+    pub(crate) shape: BlockShape,
     pub(crate) q_tiles: u32,
+}
+
+impl Variant {
+    /// Head dims of Q and K, and of V and O.
+    pub(crate) fn dims(&self) -> (usize, usize) {
+        (self.head_dim_qk, self.head_dim_v)
+    }
+
+    /// Packed query rows that a block owns.
+    pub(crate) fn block_rows(&self) -> usize {
+        (self.q_tiles * self.geometry.tile_m) as usize
+    }
 }
 
 impl Catalogue {
@@ -40,13 +56,22 @@ impl Catalogue {
         &self.kernels
     }
 
+    /// The attention kernels that compute `problem` (a valid one), at least one: those of its type with the smallest
+    /// head dims that hold its own. [`Options`](crate::Options) choose among them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the problem's field that there is no kernel for.
+    pub fn fitting(&self, problem: &Problem) -> Result<Vec<Kernel>> {
+        Ok(self.variants(problem)?.iter().map(|variant| variant.kernel).collect())
+    }
+
     /// The kernel that merges splits.
     pub(crate) fn combine(&self) -> Result<Kernel> {
         let combine = self.kernels.iter().find(|kernel| kernel.role == Role::Combine);
         combine.copied().ok_or_else(|| Error::argument("catalogue", "no combine kernel", "one, to merge splits"))
     }
 
-    /// The attention kernels that compute `problem`, fewest query tiles first; at least one.
+    /// [`Catalogue::fitting`]'s kernels, those that split the KV over warps and fewest query tiles first.
     pub(crate) fn variants(&self, problem: &Problem) -> Result<Vec<Variant>> {
         let of_dtype: Vec<_> = self.attention().filter(|a| Some(a.operand) == problem.dtype.operand()).collect();
         if of_dtype.is_empty() {
@@ -54,21 +79,35 @@ impl Catalogue {
             return Err(Error::argument("dtype", problem.dtype, allowed));
         }
         let dims = (problem.head_dim_qk, problem.head_dim_v);
-        let mut fitting: Vec<_> = of_dtype.iter().filter(|a| a.dims() == dims).map(|a| a.variant).collect();
-        if fitting.is_empty() {
-            let allowed = self.names(of_dtype.iter().map(|a| format!("{}/{}", a.dims().0, a.dims().1)));
-            return Err(Error::argument("head_dim_qk/head_dim_v", format_args!("{}/{}", dims.0, dims.1), allowed));
+        let most_qk = of_dtype.iter().map(|a| a.head_dim_qk).max().unwrap_or(0);
+        let most_v = of_dtype.iter().map(|a| a.head_dim_v).max().unwrap_or(0);
+        for (name, dim, most) in [("head_dim_qk", dims.0, most_qk), ("head_dim_v", dims.1, most_v)] {
+            if dim > most {
+                return Err(Error::argument(name, dim, format_args!("a multiple of 8, at most {most}")));
+            }
         }
-        fitting.sort_by_key(|variant| variant.q_tiles);
+        let holds = |a: &&Variant| a.head_dim_qk >= dims.0 && a.head_dim_v >= dims.1;
+        let Some(smallest) = of_dtype.iter().filter(holds).map(Variant::dims).min_by_key(|&(qk, v)| (qk + v, qk))
+        else {
+            let allowed = self.names(of_dtype.iter().map(|a| format!("up to {}/{}", a.head_dim_qk, a.head_dim_v)));
+            return Err(Error::argument("head_dim_qk/head_dim_v", format_args!("{}/{}", dims.0, dims.1), allowed));
+        };
+        let mut fitting: Vec<_> = of_dtype.into_iter().filter(|a| a.dims() == smallest).collect();
+        fitting.sort_by_key(|variant| (variant.shape != BlockShape::SplitKv, variant.q_tiles));
         Ok(fitting)
     }
 
-    fn attention(&self) -> impl Iterator<Item = Attention> + '_ {
+    fn attention(&self) -> impl Iterator<Item = Variant> + '_ {
         self.kernels.iter().filter_map(|&kernel| match kernel.role {
-            Role::Attention { operand, head_dim_qk, head_dim_v, q_tiles, .. } => {
-                let geometry = kernel.geometry(self.target.vendor())?;
-                Some(Attention { operand, head_dim_qk, head_dim_v, variant: Variant { kernel, geometry, q_tiles } })
-            }
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => Some(Variant {
+                kernel,
+                geometry: kernel.geometry(self.target.vendor())?,
+                operand,
+                head_dim_qk: head_dim_qk as usize,
+                head_dim_v: head_dim_v as usize,
+                shape,
+                q_tiles,
+            }),
             Role::Combine | Role::Read { .. } => None,
         })
     }
@@ -80,18 +119,5 @@ impl Catalogue {
         names.dedup();
         let names = if names.is_empty() { "none".into() } else { names.join(", ") };
         format!("what {} has kernels for: {names}", self.target.name())
-    }
-}
-
-struct Attention {
-    operand: Operand,
-    head_dim_qk: u32,
-    head_dim_v: u32,
-    variant: Variant,
-}
-
-impl Attention {
-    fn dims(&self) -> (usize, usize) {
-        (self.head_dim_qk as usize, self.head_dim_v as usize)
     }
 }

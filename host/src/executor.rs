@@ -231,6 +231,8 @@ impl Executor {
             batch: problem.batch as u32,
             sq: problem.sq as u32,
             sk: problem.sk as u32,
+            head_dim_qk: problem.head_dim_qk as u32,
+            head_dim_v: problem.head_dim_v as u32,
             kv_heads: problem.kv_heads as u32,
             group: problem.group() as u32,
             m_blocks: plan.m_blocks(),

@@ -72,7 +72,7 @@ mod tensor;
 mod tests;
 
 pub use half;
-pub use kernels_gpu::abi::{Geometry, Kernel, Target};
+pub use kernels_gpu::abi::{BlockShape, Geometry, Kernel, Target};
 #[cfg(feature = "emulator")]
 pub use splitkv_emulator as emulator;
 
@@ -86,7 +86,7 @@ pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
 pub use self::options::{Options, Splits};
 #[doc(inline)]
-pub use self::plan::{CombineLaunch, Launch, Plan, Reason, Unit, plan};
+pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};
 pub use self::problem::{KvLens, Problem};
 pub use self::props::DeviceProps;
 pub use self::reader::Reader;

@@ -58,7 +58,7 @@ pub struct AttentionEntry {
     pub head_dim_qk: u32,
     /// Head dim of V and O.
     pub head_dim_v: u32,
-    /// How the warps of a block share the work: `split_kv`.
+    /// How the warps of a block share the work: `split_kv` or `shared_kv`.
     pub block_shape: String,
     /// Query tiles that a block owns.
     pub q_tiles: u32,
@@ -68,7 +68,7 @@ pub struct AttentionEntry {
     pub tile_n: u32,
     /// KV tokens that a warp takes in one step.
     pub chunk: u32,
-    /// Chunks in a warp's ring.
+    /// Chunks in a ring.
     pub stages: u32,
 }
 
@@ -90,7 +90,7 @@ impl KernelEntry {
         let vendor = target.vendor();
         let (role, attention) = match kernel.role {
             Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => {
-                let geometry = abi::Geometry::of(vendor, head_dim_qk, head_dim_v, shape);
+                let geometry = abi::Geometry::of(vendor, head_dim_qk, head_dim_v, shape, q_tiles);
                 let entry = AttentionEntry {
                     dtype: operand_name(operand).into(),
                     head_dim_qk,
@@ -129,9 +129,10 @@ fn operand_name(operand: Operand) -> &'static str {
     }
 }
 
-fn shape_name(shape: BlockShape) -> &'static str {
+pub(crate) fn shape_name(shape: BlockShape) -> &'static str {
     match shape {
         BlockShape::SplitKv => "split_kv",
+        BlockShape::SharedKv => "shared_kv",
         _ => unreachable!("the ABI table grew a block shape that the manifest has no name for"),
     }
 }

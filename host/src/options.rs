@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kernels_gpu::abi::BlockShape;
+
 /// Into how many parts each sequence's KV is split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -12,8 +14,9 @@ pub enum Splits {
     /// This many, 1 to 256. Each sequence's KV tiles are shared out evenly; with more splits than tiles, some
     /// stay empty.
     Exact(u32),
-    /// This many tokens each, a multiple of the kernel's KV tile. The boundaries then depend on nothing but the
-    /// position in a sequence, so that a sequence has the same bits whatever else is in the batch.
+    /// This many tokens each, a multiple of the kernel's KV tile (128 is one of every kernel's). The boundaries then
+    /// depend on nothing but the position in a sequence, and the kernel on nothing but the queries of one, so that a
+    /// sequence has the same bits whatever else is in the batch.
     Tokens(u32),
 }
 
@@ -32,6 +35,8 @@ impl fmt::Display for Splits {
 pub struct Options {
     /// The splits of the KV.
     pub splits: Splits,
-    /// Query tiles that a block owns; `None`: the planner chooses.
+    /// Query tiles that a block owns, 1 or (where such a kernel was compiled) 2; `None`: the planner chooses.
     pub q_tiles: Option<u32>,
+    /// How the warps of a block share the work; `None`: the planner chooses.
+    pub block_shape: Option<BlockShape>,
 }

@@ -6,6 +6,8 @@ use crate::{DType, Error, Result};
 
 /// Largest value of a size that kernels hold in 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
+/// What head dims are multiples of: rows are copied in pieces of 16 bytes.
+const DIM_MULTIPLE: usize = 8;
 
 /// An attention problem: shapes, types and mask. Plain data; [`Problem::validate`] and [`plan`](crate::plan())
 /// say whether it can be done.
@@ -35,9 +37,9 @@ pub struct Problem {
     pub sq: usize,
     /// KV tokens of each sequence, at most where `kv_lens` says so.
     pub sk: usize,
-    /// Head dim of Q and K.
+    /// Head dim of Q and K: a multiple of 8, at most what there are kernels for (256).
     pub head_dim_qk: usize,
-    /// Head dim of V and O.
+    /// Head dim of V and O, likewise.
     pub head_dim_v: usize,
     /// Element type of Q, K and V: bf16 or f16.
     pub dtype: DType,
@@ -209,8 +211,12 @@ impl Problem {
             }
         }
         for (name, dim) in [("head_dim_qk", self.head_dim_qk), ("head_dim_v", self.head_dim_v)] {
-            if dim == 0 {
-                return Err(Error::argument(name, dim, "at least 1"));
+            if dim == 0 || !dim.is_multiple_of(DIM_MULTIPLE) {
+                return Err(Error::argument(
+                    name,
+                    dim,
+                    format_args!("a multiple of {DIM_MULTIPLE}, at least {DIM_MULTIPLE}"),
+                ));
             }
         }
         let divides = if self.kv_heads == 0 { self.heads == 0 } else { self.heads.is_multiple_of(self.kv_heads) };

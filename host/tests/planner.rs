@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use kernels_gpu::abi::{BlockShape, Operand, Role};
+use kernels_gpu::abi::{KERNELS, Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    Catalogue, DType, DeviceProps, Error, Kernel, KvLens, Launch, Options, Plan, Problem, Reason, Splits, Target, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Options, Plan, Problem,
+    Reason, Splits, Target, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -15,12 +16,32 @@ fn devices() -> impl Strategy<Value = DeviceProps> {
     prop::sample::select(vec![DeviceProps::h200(), DeviceProps::b200(), DeviceProps::mi355x(), small, narrow])
 }
 
-fn splits() -> impl Strategy<Value = Splits> {
-    prop_oneof![
+/// A number of tokens that is a multiple of every kernel's KV tile.
+const TOKENS: u32 = 128;
+
+fn options() -> impl Strategy<Value = Options> {
+    let splits = prop_oneof![
         Just(Splits::Auto),
         (1..=256_u32).prop_map(Splits::Exact),
-        (1..=40_u32).prop_map(|tiles| Splits::Tokens(tiles * 128)),
-    ]
+        (1..=40_u32).prop_map(|tiles| Splits::Tokens(tiles * TOKENS)),
+    ];
+    let shape =
+        prop_oneof![2 => Just(None), 1 => Just(Some(BlockShape::SplitKv)), 1 => Just(Some(BlockShape::SharedKv))];
+    let q_tiles = prop_oneof![2 => Just(None), 1 => Just(Some(1)), 1 => Just(Some(2))];
+    (splits, shape, q_tiles).prop_map(|(splits, block_shape, q_tiles)| Options { splits, q_tiles, block_shape })
+}
+
+/// Head dims: those of kernels, and others that are padded.
+fn head_dims() -> impl Strategy<Value = (usize, usize)> {
+    let compiled = prop::sample::select(vec![(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)]);
+    let padded = (1..=32_usize, 1..=32_usize).prop_map(|(qk, v)| (8 * qk, 8 * v));
+    prop_oneof![3 => compiled, 1 => padded]
+}
+
+/// Head dims of the kernels that a problem is computed with, by the rule and not by the catalogue.
+fn compiled_dims(problem: &Problem) -> (usize, usize) {
+    let table = [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)];
+    *table.iter().find(|(qk, v)| problem.head_dim_qk <= *qk && problem.head_dim_v <= *v).expect("at most 256")
 }
 
 /// Problems with all corners: nothing to compute, no keys, causal with more queries than keys, odd groups.
@@ -28,8 +49,9 @@ fn problems() -> impl Strategy<Value = Problem> {
     let dims = (0..5_usize, 1..4_usize, prop::sample::select(vec![1, 2, 3, 5, 8, 12, 71_usize]));
     let lens = (prop_oneof![0..3_usize, 0..200_usize], prop_oneof![0..300_usize, 0..10_000_usize]);
     let kinds = (any::<bool>(), 0..3_usize, any::<bool>(), prop::collection::vec(0.0..=1.0_f64, 5));
-    (dims, lens, kinds).prop_map(|((batch, kv_heads, group), (sq, sk), (causal, lens, wide, fractions))| {
-        let problem = Problem::new(batch, kv_heads * group, kv_heads, sq, sk, 128, DType::Bf16);
+    (dims, lens, kinds, head_dims()).prop_map(|((batch, kv_heads, group), (sq, sk), kinds, (qk, v))| {
+        let (causal, lens, wide, fractions) = kinds;
+        let problem = Problem::new(batch, kv_heads * group, kv_heads, sq, sk, qk, DType::Bf16).head_dim_v(v);
         let host = fractions[..batch].iter().map(|fraction| (fraction * sk as f64) as u32).collect();
         let lens = [KvLens::Full, KvLens::Device, KvLens::Host(host)][lens].clone();
         let o_dtype = if wide { DType::F32 } else { DType::Bf16 };
@@ -38,8 +60,24 @@ fn problems() -> impl Strategy<Value = Problem> {
 }
 
 fn make(problem: &Problem, splits: Splits, device: &DeviceProps) -> splitkv::Result<Plan> {
-    let options = Options { splits, q_tiles: None };
-    plan(problem, &options, device, &Catalogue::of(device.target))
+    make_with(problem, &Options { splits, ..Options::default() }, device)
+}
+
+fn make_with(problem: &Problem, options: &Options, device: &DeviceProps) -> splitkv::Result<Plan> {
+    plan(problem, options, device, &Catalogue::of(device.target))
+}
+
+/// Plans a random problem; `None` where two query tiles were asked of kernels that have one, which is refused by name.
+fn make_any(problem: &Problem, options: &Options, device: &DeviceProps) -> Option<Plan> {
+    let two = [(128, 128), (192, 128)].contains(&compiled_dims(problem));
+    match make_with(problem, options, device) {
+        Ok(plan) => {
+            assert!(two || options.q_tiles != Some(2), "{plan}");
+            Some(plan)
+        }
+        Err(Error::Argument { argument: "q_tiles", .. }) if !two && options.q_tiles == Some(2) => None,
+        Err(error) => panic!("{error}: {problem}, {options:?}"),
+    }
 }
 
 /// `problem` with a change.
@@ -62,8 +100,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn every_token_of_every_row_block_is_read_once(problem in problems(), splits in splits(), device in devices()) {
-        let plan = make(&problem, splits, &device).unwrap();
+    fn every_token_of_every_row_block_is_read_once(problem in problems(), options in options(), device in devices()) {
+        let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let per_split = plan.units() / plan.num_splits();
         prop_assert_eq!(plan.units(), per_split * plan.num_splits());
         prop_assert_eq!(plan.unit(plan.units()), None);
@@ -97,8 +135,8 @@ proptest! {
     }
 
     #[test]
-    fn row_blocks_and_units_cover_the_output_once(problem in problems(), splits in splits(), device in devices()) {
-        let plan = make(&problem, splits, &device).unwrap();
+    fn row_blocks_and_units_cover_the_output_once(problem in problems(), options in options(), device in devices()) {
+        let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let mut next = 0;
         for m_block in 0..plan.m_blocks() {
             let rows = plan.rows(m_block);
@@ -112,8 +150,8 @@ proptest! {
     }
 
     #[test]
-    fn the_workspace_is_exact_and_limits_hold(problem in problems(), splits in splits(), device in devices()) {
-        let plan = make(&problem, splits, &device).unwrap();
+    fn the_workspace_is_exact_and_limits_hold(problem in problems(), options in options(), device in devices()) {
+        let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let rows = problem.batch * problem.heads * problem.sq;
         let expected = match plan.num_splits() {
             1 => 0,
@@ -138,9 +176,20 @@ proptest! {
     }
 
     #[test]
-    fn what_was_asked_for_is_done(problem in problems(), splits in splits(), device in devices()) {
-        let plan = make(&problem, splits, &device).unwrap();
-        match splits {
+    fn what_was_asked_for_is_done(problem in problems(), options in options(), device in devices()) {
+        let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
+        prop_assert!(options.block_shape.is_none_or(|shape| shape == plan.block_shape()));
+        prop_assert!(options.q_tiles.is_none_or(|q_tiles| q_tiles == plan.q_tiles()));
+        prop_assert_eq!(plan.kernel_dims(), compiled_dims(&problem));
+        if options.block_shape.is_none() && problem.rows() <= 16 {
+            prop_assert_eq!(plan.block_shape(), BlockShape::SplitKv);
+        }
+        if options.q_tiles.is_none() && plan.q_tiles() > 1 {
+            // Two query tiles, without being asked: unsplit, and more rows than a tile.
+            prop_assert_eq!(plan.num_splits(), 1);
+            prop_assert!(problem.rows() > plan.geometry().tile_m as usize);
+        }
+        match options.splits {
             Splits::Exact(n) => prop_assert_eq!((plan.num_splits(), plan.split_tokens()), (n, 0)),
             Splits::Tokens(n) => {
                 prop_assert_eq!(plan.split_tokens(), n);
@@ -151,19 +200,21 @@ proptest! {
                 prop_assert!(plan.num_splits() as usize <= tiles);
             }
         }
-        prop_assert_eq!(plan, make(&problem, splits, &device).unwrap());
+        prop_assert_eq!(plan, make_with(&problem, &options, &device).unwrap());
     }
 
     #[test]
-    fn a_sequence_is_split_alone_as_in_a_batch(problem in problems(), tiles in 1..40_u32, others in 0..10_000_usize) {
-        let splits = Splits::Tokens(tiles * 128);
+    fn a_sequence_is_split_alone_as_in_a_batch(
+        problem in problems(), shape in options(), tiles in 1..40_u32, others in 0..10_000_usize,
+    ) {
+        let options = Options { splits: Splits::Tokens(tiles * TOKENS), q_tiles: None, ..shape };
         prop_assume!(problem.batch > 0 && problem.sq > 0);
         let len = problem.sk;
         let device = DeviceProps::h200();
         let alone = with(&problem, |p| (p.batch, p.kv_lens) = (1, KvLens::Full));
         let batch = with(&problem, |p| (p.sk, p.kv_lens) = (len.max(others), KvLens::Device));
-        let alone = make(&alone, splits, &device).unwrap();
-        let batch = make(&batch, splits, &device).unwrap();
+        let alone = make_with(&alone, &options, &device).unwrap();
+        let batch = make_with(&batch, &options, &device).unwrap();
         prop_assert_eq!(alone.kernel(), batch.kernel());
         for index in 0..batch.units() {
             let unit = batch.unit(index).unwrap();
@@ -225,34 +276,77 @@ fn reasons() {
 
 #[test]
 fn two_query_tiles_are_for_many_rows_that_are_not_split() {
-    let kernel = |name, q_tiles| Kernel {
-        name,
-        role: Role::Attention {
-            operand: Operand::Bf16,
-            head_dim_qk: 128,
-            head_dim_v: 128,
-            shape: BlockShape::SplitKv,
-            q_tiles,
-        },
-    };
-    let combine = Kernel { name: "combine", role: Role::Combine };
-    let catalogue = Catalogue::new(Target::Sm90, vec![kernel("two", 2), kernel("one", 1), combine]);
-    let name = |problem: &Problem, splits, q_tiles| {
-        let plan = plan(problem, &Options { splits, q_tiles }, &DeviceProps::h200(), &catalogue).unwrap();
-        (plan.kernel().name, plan.num_splits() > 1)
-    };
     let few = Problem::new(64, 32, 8, 1, 4096, 128, DType::Bf16);
     let many = with(&few, |p| p.sq = 8);
     let long = with(&many, |p| (p.batch, p.sk) = (1, 65_536));
-    assert_eq!(name(&few, Splits::Auto, None), ("one", false));
-    assert_eq!(name(&few, Splits::Auto, Some(2)), ("two", false));
-    assert_eq!(name(&many, Splits::Auto, None), ("two", false));
-    assert_eq!(name(&many, Splits::Exact(1), None), ("two", false));
-    assert_eq!(name(&many, Splits::Exact(2), None), ("one", true));
-    assert_eq!(name(&many, Splits::Tokens(8192), None), ("one", false));
-    assert_eq!(name(&many, Splits::Auto, Some(1)), ("one", false));
-    assert_eq!(name(&long, Splits::Auto, None), ("one", true));
-    assert_eq!(name(&long, Splits::Auto, Some(2)), ("two", true));
+    let tiles = |problem: &Problem, splits, q_tiles| {
+        let options = Options { splits, q_tiles, block_shape: Some(BlockShape::SplitKv) };
+        let plan = make_with(problem, &options, &DeviceProps::h200()).unwrap();
+        (plan.q_tiles(), plan.num_splits() > 1)
+    };
+    assert_eq!(tiles(&few, Splits::Auto, None), (1, false));
+    assert_eq!(tiles(&few, Splits::Auto, Some(2)), (2, false));
+    assert_eq!(tiles(&many, Splits::Auto, None), (2, false));
+    assert_eq!(tiles(&many, Splits::Exact(1), None), (2, false));
+    assert_eq!(tiles(&many, Splits::Exact(2), None), (1, true));
+    assert_eq!(tiles(&many, Splits::Tokens(8192), None), (1, false));
+    assert_eq!(tiles(&many, Splits::Auto, Some(1)), (1, false));
+    assert_eq!(tiles(&long, Splits::Auto, None), (1, true));
+    assert_eq!(tiles(&long, Splits::Auto, Some(2)), (2, true));
+}
+
+#[test]
+fn few_rows_split_the_kv_over_warps_and_many_share_it() {
+    let (split, shared) = (BlockShape::SplitKv, BlockShape::SharedKv);
+    // Batch, query heads over 8 KV heads, queries, tokens.
+    for (batch, heads, sq, sk, shape) in [
+        (1, 32, 1, 131_072, split),
+        (64, 32, 1, 4096, split),
+        (16, 128, 1, 8192, split),
+        (64, 32, 16, 4096, shared),
+        (1, 32, 16, 131_072, shared),
+        (4, 64, 128, 8192, shared),
+    ] {
+        let problem = Problem::new(batch, heads, 8, sq, sk, 128, DType::Bf16);
+        for device in [DeviceProps::h200(), DeviceProps::mi355x()] {
+            let plan = make(&problem, Splits::Auto, &device).unwrap();
+            let reason = if shape == split { KernelReason::FewRows } else { KernelReason::Cheapest };
+            assert_eq!((plan.block_shape(), plan.kernel_reason()), (shape, reason), "{plan}");
+        }
+    }
+    // Under `Tokens` the rows alone decide.
+    for (sq, shape, reason) in [(4, split, KernelReason::FewRows), (5, shared, KernelReason::ManyRows)] {
+        let problem = Problem::new(3, 32, 8, sq, 5000, 128, DType::Bf16);
+        let plan = make(&problem, Splits::Tokens(1024), &DeviceProps::h200()).unwrap();
+        assert_eq!((plan.block_shape(), plan.kernel_reason(), plan.q_tiles()), (shape, reason, 1), "{plan}");
+    }
+}
+
+#[test]
+fn the_smallest_head_dims_that_hold_the_problems_are_taken() {
+    for (qk, v, kernel) in [
+        (64, 64, (64, 64)),
+        (8, 8, (64, 64)),
+        (80, 80, (96, 96)),
+        (64, 72, (96, 96)),
+        (104, 128, (128, 128)),
+        (192, 128, (192, 128)),
+        (136, 8, (192, 128)),
+        (192, 192, (256, 256)),
+        (200, 72, (256, 256)),
+        (72, 200, (256, 256)),
+        (256, 256, (256, 256)),
+    ] {
+        let problem = Problem::new(2, 8, 2, 3, 1000, qk, DType::F16).head_dim_v(v);
+        for device in [DeviceProps::h200(), DeviceProps::b200(), DeviceProps::mi355x()] {
+            let plan = make(&problem, Splits::Exact(3), &device).unwrap();
+            assert_eq!(plan.kernel_dims(), kernel);
+            assert_eq!(plan.workspace_bytes(), 3 * 2 * 8 * 3 * (v + 1) * 4);
+            let fitting = Catalogue::of(device.target).fitting(&problem).unwrap();
+            assert!(fitting.contains(plan.kernel()), "{fitting:?}");
+            assert_eq!(fitting.len(), if [(128, 128), (192, 128)].contains(&kernel) { 4 } else { 2 });
+        }
+    }
 }
 
 #[test]
@@ -270,8 +364,8 @@ fn plans_print_as_a_small_table() {
     let expected = format!(
         "\
 B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90)
-  kernel     attention_bf16_d128_splitkv_q1
-  tile       1 x 16 rows, 128 tokens
+  kernel     attention_bf16_d128_splitkv_q1 (few rows)
+  tile       1 x 16 rows, 128 tokens, each warp other tokens
   splits     16 (as asked; asked: exactly 16)
   grid       128 blocks of 128 threads for 128 units
   waves      0.97 of 132 multiprocessors
@@ -280,6 +374,16 @@ B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90)
   workspace  264192 bytes"
     );
     assert_eq!(plan.to_string(), expected);
+
+    let padded = Problem::new(1, 8, 1, 1, 100, 80, DType::Bf16).head_dim_v(40);
+    let options = Options { block_shape: Some(BlockShape::SharedKv), q_tiles: Some(1), ..Options::default() };
+    let text = make_with(&padded, &options, &DeviceProps::h200()).unwrap().to_string();
+    let lines = [
+        "  kernel     attention_bf16_d96_sharedkv_q1 (as asked)",
+        "  padded     to head dims 96/96",
+        "  tile       1 x 128 rows, 32 tokens, each warp other rows",
+    ];
+    assert!(text.contains(&lines.join("\n")), "{text}");
 }
 
 /// The name of the argument that is refused, and the message.
@@ -304,13 +408,12 @@ fn problems_that_cannot_be_done_are_refused_by_argument() {
         (with(&good, |p| p.kv_heads = big), "kv_heads", "2147483648"),
         (with(&good, |p| p.sq = 1 << 30), "batch * heads * sq", "2 * 8 * 1073741824"),
         (with(&good, |p| (p.batch, p.sq) = (0, 1 << 30)), "batch * heads * sq", "0 * 8 * 1073741824"),
-        (with(&good, |p| p.head_dim_qk = 0), "head_dim_qk", "given 0; allowed: at least 1"),
-        (with(&good, |p| p.head_dim_v = 0), "head_dim_v", "given 0; allowed: at least 1"),
-        (
-            with(&good, |p| p.head_dim_qk = 96),
-            "head_dim_qk/head_dim_v",
-            "given 96/128; allowed: what sm_90 has kernels for: ",
-        ),
+        (with(&good, |p| p.head_dim_qk = 0), "head_dim_qk", "given 0; allowed: a multiple of 8, at least 8"),
+        (with(&good, |p| p.head_dim_v = 0), "head_dim_v", "given 0; allowed: a multiple of 8, at least 8"),
+        (with(&good, |p| p.head_dim_qk = 4), "head_dim_qk", "given 4; allowed: a multiple of 8, at least 8"),
+        (with(&good, |p| p.head_dim_v = 12), "head_dim_v", "given 12; allowed: a multiple of 8, at least 8"),
+        (with(&good, |p| p.head_dim_qk = 264), "head_dim_qk", "given 264; allowed: a multiple of 8, at most 256"),
+        (with(&good, |p| p.head_dim_v = 264), "head_dim_v", "given 264; allowed: a multiple of 8, at most 256"),
         (with(&good, |p| p.dtype = DType::F32), "dtype", "dtype: given f32; allowed: bf16 or f16"),
         (with(&good, |p| p.o_dtype = DType::F16), "o_dtype", "given f16; allowed: bf16 or f32"),
         (with(&good, |p| p.o_dtype = DType::I32), "o_dtype", "given i32; allowed: bf16 or f32"),
@@ -351,10 +454,27 @@ fn options_that_cannot_be_done_are_refused_by_argument() {
     assert!(text.contains(message), "{text}");
     assert_eq!(make(&long, Splits::Tokens(512), &h200).unwrap().num_splits(), 196);
 
-    let options = Options { splits: Splits::Auto, q_tiles: Some(9) };
-    let (name, text) = refused(plan(&good, &options, &h200, &Catalogue::of(Target::Sm90)));
-    assert_eq!(name, "q_tiles");
-    assert!(text.starts_with("q_tiles: given 9; allowed: 1"), "{text}");
+    let options = Options { q_tiles: Some(9), ..Options::default() };
+    let (name, text) = refused(make_with(&good, &options, &h200));
+    let message = "q_tiles: given 9; allowed: 1 or 2 of the kernels for head dims 128/128";
+    assert_eq!((name, text.as_str()), ("q_tiles", message));
+    let options = Options { q_tiles: Some(2), ..Options::default() };
+    let (name, text) = refused(make_with(&with(&good, |p| p.head_dim_v = 136), &options, &h200));
+    let message = "q_tiles: given 2; allowed: 1 of the kernels for head dims 256/256";
+    assert_eq!((name, text.as_str()), ("q_tiles", message));
+
+    let of_shape = |kernel: &Kernel| {
+        !matches!(kernel.role, Role::Attention { shape: BlockShape::SharedKv, .. })
+            && !matches!(kernel.role, Role::Attention { operand: Operand::F16, .. })
+    };
+    let part = Catalogue::new(Target::Sm90, KERNELS.iter().copied().filter(of_shape).collect());
+    let options = Options { block_shape: Some(BlockShape::SharedKv), ..Options::default() };
+    let (name, text) = refused(plan(&good, &options, &h200, &part));
+    let message = "block_shape: given shared_kv; allowed: split_kv of the kernels for head dims 128/128";
+    assert_eq!((name, text.as_str()), ("block_shape", message));
+    let (name, text) =
+        refused(plan(&with(&good, |p| (p.dtype, p.o_dtype) = (DType::F16, DType::F16)), &options, &h200, &part));
+    assert_eq!((name, text.as_str()), ("dtype", "dtype: given f16; allowed: what sm_90 has kernels for: bf16"));
     let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::of(Target::Gfx950)));
     assert_eq!((name, text.as_str()), ("catalogue", "catalogue: given kernels for gfx950; allowed: kernels for sm_90"));
     let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::new(Target::Sm90, vec![])));

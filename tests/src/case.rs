@@ -37,6 +37,12 @@ pub struct Case {
     pub lse: bool,
     /// How the KV is to be split.
     pub splits: Splits,
+    /// How warps are to share a block's work; `None`: the planner chooses.
+    #[serde(default)]
+    pub block_shape: Option<Shape>,
+    /// Query tiles that a block is to own; `None`: the planner chooses.
+    #[serde(default)]
+    pub q_tiles: Option<u32>,
     /// Where the tensors lie.
     pub layout: Layout,
     /// What they hold.
@@ -65,6 +71,15 @@ pub enum Splits {
     Exact(u32),
     /// One for each so many tokens.
     Tokens(u32),
+}
+
+/// How warps share a block's work; the library's choice by the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// Each has other KV tokens.
+    SplitKv,
+    /// Each has other query rows.
+    SharedKv,
 }
 
 /// Where tensors lie.
@@ -162,6 +177,8 @@ impl Case {
             lengths: Lengths::Full,
             lse: true,
             splits: Splits::Exact(1),
+            block_shape: None,
+            q_tiles: None,
             layout: Layout::Contiguous,
             data: Data::Normal,
             seed: 1,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use splitkv::Plan;
+use splitkv::{BlockShape, Plan};
 
 use crate::case::{Case, Data, Layout, Lengths, Splits};
 use crate::numeric::Format;
@@ -35,7 +35,18 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
         ("splits: tokens", matches!(case.splits, Splits::Tokens(_))),
         ("more than 16 splits", splits > 16),
         ("more than one query", case.sq > 1),
-        ("more rows than a tile", plan.m_blocks() > 1),
+        ("more rows than a block's", plan.m_blocks() > 1),
+        ("head dims 64", plan.kernel_dims() == (64, 64)),
+        ("head dims 96", plan.kernel_dims() == (96, 96)),
+        ("head dims 128", plan.kernel_dims() == (128, 128)),
+        ("head dims 192/128", plan.kernel_dims() == (192, 128)),
+        ("head dims 256", plan.kernel_dims() == (256, 256)),
+        (PADDED, plan.kernel_dims() != (case.head_dim_qk, case.head_dim_v)),
+        ("warps split the KV", plan.block_shape() == BlockShape::SplitKv),
+        (SHARED_KV, plan.block_shape() == BlockShape::SharedKv),
+        ("block shape asked for", case.block_shape.is_some()),
+        (TWO_TILES, plan.q_tiles() == 2),
+        ("query tiles asked for", case.q_tiles.is_some()),
         ("group not a power of two", !case.group.is_power_of_two()),
         ("more sequences than one", case.batch > 1),
         ("rows that see nothing", (0..case.batch).any(|b| lengths[b] == 0 || case.causal && lengths[b] < case.sq)),
@@ -56,6 +67,12 @@ pub const SPLIT: &str = "more than one split";
 pub const EMPTY_SPLIT: &str = "an empty split";
 /// Causal.
 pub const CAUSAL: &str = "causal";
+/// Head dims that no kernel was compiled for.
+pub const PADDED: &str = "head dims padded";
+/// Warps share the KV.
+pub const SHARED_KV: &str = "warps share the KV";
+/// Two query tiles a block.
+pub const TWO_TILES: &str = "two query tiles";
 
 impl Histogram {
     /// Counts a case.
@@ -87,7 +104,9 @@ impl Histogram {
     /// # Panics
     /// If one is too small.
     pub fn assert_composition(&self) {
-        for (name, least) in [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0)] {
+        let least =
+            [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0), (PADDED, 10.0), (SHARED_KV, 20.0), (TWO_TILES, 5.0)];
+        for (name, least) in least {
             assert!(self.percent(name) >= least, "less than {least} % of the cases have {name}:\n{self}");
         }
     }

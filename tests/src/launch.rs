@@ -1,8 +1,10 @@
 //! Runs a case on a device, with guards around all memory, and everything that is to be written poisoned.
 
-use splitkv::{Buffer, DType, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan};
+use splitkv::{
+    BlockShape, Buffer, DType, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan,
+};
 
-use crate::case::{Case, Lengths, Place, Splits};
+use crate::case::{Case, Lengths, Place, Shape, Splits};
 use crate::compare::Output;
 use crate::data::Tensors;
 use crate::numeric::Format;
@@ -53,7 +55,11 @@ pub fn options(case: &Case) -> Options {
         Splits::Exact(n) => splitkv::Splits::Exact(n),
         Splits::Tokens(n) => splitkv::Splits::Tokens(n),
     };
-    Options { splits, q_tiles: None }
+    let block_shape = case.block_shape.map(|shape| match shape {
+        Shape::SplitKv => BlockShape::SplitKv,
+        Shape::SharedKv => BlockShape::SharedKv,
+    });
+    Options { splits, q_tiles: case.q_tiles, block_shape }
 }
 
 /// The plan of a case.

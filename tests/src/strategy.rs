@@ -1,10 +1,12 @@
 //! Random cases. What a case costs is bounded by a budget, so that an emulator can run many; what is rare but
 //! breaks kernels (edges of tiles, empty sequences, empty splits, odd groups) is drawn often.
 
-use kernels_gpu::abi::{Geometry, KERNELS, MAX_SPLITS, Vendor};
+use kernels_gpu::abi::{MAX_SPLITS, Role};
 use proptest::prelude::*;
+use splitkv::{Catalogue, Target};
 
-use crate::case::{Case, Data, Layout, Lengths, Splits};
+use crate::case::{Case, Data, Layout, Lengths, Shape, Splits};
+use crate::launch::problem;
 use crate::numeric::Format;
 
 /// What a case may cost, in KV tokens times packed query tiles: `batch * kv_heads * m_blocks * sk`.
@@ -23,20 +25,25 @@ impl Budget {
     pub const EMULATOR: Self = Self { usual: 512, most: 4096 };
 }
 
-/// The tile sizes that cases are drawn around. They are the same on both vendors.
-pub fn geometry() -> Geometry {
-    KERNELS.iter().find_map(|kernel| kernel.geometry(Vendor::Nvidia)).expect("the table has an attention kernel")
-}
+/// Tile sizes that cases are drawn around: each kernel's KV tile divides [`TILE_N`] and is a multiple of [`CHUNK`], and
+/// rows come in [`TILE_M`].
+pub const TILE_M: usize = 16;
+/// See [`TILE_M`].
+pub const TILE_N: usize = 128;
+/// See [`TILE_M`].
+pub const CHUNK: usize = 16;
 
 /// Any valid case within `budget`.
 pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
     let shape = (batches(), kv_heads(), groups(), queries(), tokens(), fractions());
     let numbers = (formats(), any::<bool>(), prop::bool::weighted(0.4), scales(), prop::bool::weighted(0.7));
     let rest = (splits(), layouts(), data(), any::<u64>(), budgets(budget));
-    (shape, numbers, rest).prop_map(|(shape, numbers, rest)| {
+    let kernel = (head_dims(), block_shapes(), q_tiles());
+    (shape, numbers, rest, kernel).prop_map(|(shape, numbers, rest, kernel)| {
         let (batch, kv_heads, group, sq, sk, fractions) = shape;
         let (format, wide_output, causal, scale, lse) = numbers;
         let (splits, layout, data, seed, budget) = rest;
+        let ((head_dim_qk, head_dim_v), block_shape, q_tiles) = kernel;
         let mut case = Case {
             format,
             output: if wide_output { Format::F32 } else { format },
@@ -47,8 +54,12 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
             layout,
             data,
             seed,
+            head_dim_qk,
+            head_dim_v,
+            block_shape,
             ..Case::new(batch, sq, sk, kv_heads, group)
         };
+        case.q_tiles = q_tiles.filter(|&q_tiles| q_tiles <= most_q_tiles(&case));
         fit(&mut case, budget);
         case.lengths = fractions.lengths(&case);
         case
@@ -59,11 +70,9 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
 /// until there is room for `least_tiles` KV tiles; then fewer KV tiles, at least half of those that there is room for
 /// (the remainder modulo a tile stays, so that edges stay edges); then fewer splits.
 fn fit(case: &mut Case, (budget, least_tiles): (usize, usize)) {
-    let geometry = geometry();
-    let (tile_m, tile_n) = (geometry.tile_m as usize, geometry.tile_n as usize);
-    let m_blocks = |case: &Case| (case.sq * case.group).div_ceil(tile_m);
+    let m_blocks = |case: &Case| (case.sq * case.group).div_ceil(TILE_M);
     let units = |case: &Case| case.batch * case.kv_heads * m_blocks(case);
-    while units(case) > 1 && units(case) * least_tiles * tile_n > budget {
+    while units(case) > 1 && units(case) * least_tiles * TILE_N > budget {
         let most = case.batch.max(case.kv_heads).max(m_blocks(case));
         if case.batch == most {
             case.batch -= 1;
@@ -75,9 +84,9 @@ fn fit(case: &mut Case, (budget, least_tiles): (usize, usize)) {
             case.group = case.group.div_ceil(2);
         }
     }
-    let tiles = (budget / units(case)).div_ceil(tile_n).max(1);
-    if case.sk > tiles * tile_n {
-        case.sk = case.sk % tile_n + (tiles - 1 - case.sk / tile_n % tiles.div_ceil(2)) * tile_n;
+    let tiles = (budget / units(case)).div_ceil(TILE_N).max(1);
+    if case.sk > tiles * TILE_N {
+        case.sk = case.sk % TILE_N + (tiles - 1 - case.sk / TILE_N % tiles.div_ceil(2)) * TILE_N;
     }
     // An empty split still costs its blocks.
     if let Splits::Exact(n) = case.splits {
@@ -104,18 +113,49 @@ fn groups() -> impl Strategy<Value = usize> {
 }
 
 fn queries() -> impl Strategy<Value = usize> {
-    prop_oneof![5 => Just(1), 3 => 2..=8usize, 1 => 9..=40usize]
+    prop_oneof![10 => Just(1), 6 => 2..=8usize, 2 => 9..=40usize, 1 => 41..=300usize]
 }
 
 /// KV tokens: anything, or next to a multiple of a warp's chunk or a block's tile.
 fn tokens() -> impl Strategy<Value = usize> {
-    let Geometry { chunk, tile_n, .. } = geometry();
     prop_oneof![
         3 => 0..=4096usize,
-        2 => edges(chunk as usize, 0..=32),
-        4 => edges(tile_n as usize, 0..=32),
-        1 => edges(tile_n as usize, 32..=256),
+        2 => edges(CHUNK, 0..=64),
+        4 => edges(TILE_N, 0..=32),
+        1 => edges(TILE_N, 32..=256),
     ]
+}
+
+/// Head dims of Q and K, and of V: those that kernels were compiled for, or others, which are padded.
+fn head_dims() -> impl Strategy<Value = (usize, usize)> {
+    let dim = || (1..=32usize).prop_map(|pieces| 8 * pieces);
+    prop_oneof![
+        6 => Just((128, 128)),
+        2 => Just((64, 64)),
+        1 => Just((96, 96)),
+        3 => Just((192, 128)),
+        2 => Just((256, 256)),
+        2 => prop::sample::select(vec![(8, 8), (40, 40), (80, 80), (104, 104), (136, 136), (200, 72)]),
+        1 => (dim(), dim()),
+    ]
+}
+
+fn block_shapes() -> impl Strategy<Value = Option<Shape>> {
+    prop_oneof![4 => Just(None), 1 => Just(Some(Shape::SplitKv)), 2 => Just(Some(Shape::SharedKv))]
+}
+
+fn q_tiles() -> impl Strategy<Value = Option<u32>> {
+    prop_oneof![3 => Just(None), 1 => Just(Some(1)), 2 => Just(Some(2))]
+}
+
+/// The most query tiles of the kernels for a case. All targets have the same kernels.
+fn most_q_tiles(case: &Case) -> u32 {
+    let kernels = Catalogue::of(Target::Sm90).fitting(&problem(case)).expect("there is a kernel for every case");
+    let q_tiles = kernels.iter().filter_map(|kernel| match kernel.role {
+        Role::Attention { q_tiles, .. } => Some(q_tiles),
+        _ => None,
+    });
+    q_tiles.max().expect("they are attention kernels")
 }
 
 fn edges(size: usize, multiples: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = usize> {
@@ -123,13 +163,12 @@ fn edges(size: usize, multiples: std::ops::RangeInclusive<usize>) -> impl Strate
 }
 
 fn splits() -> impl Strategy<Value = Splits> {
-    let tile_n = geometry().tile_n;
     let exact = prop_oneof![2 => Just(1), 8 => 2..=8u32, 2 => 9..=64u32, 1 => 65..=MAX_SPLITS];
     let tokens = prop_oneof![4 => Just(1), 2 => 2..=4u32, 1 => 5..=32u32];
     prop_oneof![
         3 => Just(Splits::Auto),
         6 => exact.prop_map(Splits::Exact),
-        3 => tokens.prop_map(move |tiles| Splits::Tokens(tiles * tile_n)),
+        3 => tokens.prop_map(|tiles| Splits::Tokens(tiles * TILE_N as u32)),
     ]
 }
 
@@ -208,12 +247,11 @@ impl Fractions {
 impl Fraction {
     fn length(self, sk: usize) -> u32 {
         let part = |part: u16| sk * usize::from(part) / usize::from(u16::MAX);
-        let tile_n = geometry().tile_n as usize;
         let length = match self {
             Self::None => 0,
             Self::All => sk,
             Self::Part(fraction) => part(fraction),
-            Self::Edge(fraction, plus) => (part(fraction) / tile_n * tile_n + plus).saturating_sub(1).min(sk),
+            Self::Edge(fraction, plus) => (part(fraction) / TILE_N * TILE_N + plus).saturating_sub(1).min(sk),
         };
         length as u32
     }

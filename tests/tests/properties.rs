@@ -2,16 +2,17 @@
 
 use std::sync::Mutex;
 
-use splitkv::{AttentionOptions, Tensor, attention};
-use splitkv_tests::case::{Case, Data, Lengths, Splits};
+use kernels_gpu::abi::Role;
+use splitkv::{AttentionOptions, BlockShape, Tensor, attention};
+use splitkv_tests::case::{Case, Data, Lengths, Shape, Splits};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
 use splitkv_tests::histogram::Histogram;
-use splitkv_tests::launch::{Bits, Failure, Launch, options, plan_case, run};
+use splitkv_tests::launch::{Bits, Failure, Launch, options, plan_case, problem, run};
 use splitkv_tests::numeric::Format;
 use splitkv_tests::property::check;
 use splitkv_tests::site::{Site, say};
-use splitkv_tests::strategy::geometry;
+use splitkv_tests::strategy::TILE_N;
 
 /// Fails unless the outputs are bit-equal.
 fn same_bits(what: &str, got: &Bits, want: &Bits) -> Result<(), Failure> {
@@ -71,6 +72,28 @@ fn splits_change_nothing() {
             row.o_tolerance *= 2.0;
         }
         Ok(compare(&case, &expected, &Output { lse: None, ..got })?)
+    });
+}
+
+/// Every kernel for a problem gives the reference's result: both block shapes, one query tile and two.
+#[test]
+fn every_kernel_gives_the_reference() {
+    check("properties::every_kernel_gives_the_reference", |site, case| {
+        let tensors = Tensors::new(case);
+        let expected = tensors.expected(case);
+        for kernel in site.kernels.catalogue().fitting(&problem(case))? {
+            let Role::Attention { shape, q_tiles, .. } = kernel.role else {
+                return Err(format!("{} is no attention kernel", kernel.name).into());
+            };
+            let block_shape = Some(if shape == BlockShape::SplitKv { Shape::SplitKv } else { Shape::SharedKv });
+            let case = Case { block_shape, q_tiles: Some(q_tiles), ..case.clone() };
+            let (bits, plan) = run(site, &case, &tensors)?;
+            if plan.kernel() != &kernel {
+                return Err(format!("{} was planned in place of {}", plan.kernel().name, kernel.name).into());
+            }
+            compare(&case, &expected, &bits.output(&case)).map_err(|error| format!("{}: {error}", kernel.name))?;
+        }
+        Ok(())
     });
 }
 
@@ -157,7 +180,7 @@ fn a_needle_at_every_edge() {
 /// The first and last key, and the keys beside edges; for a long KV a selection.
 fn edges(site: &Site, case: &Case) -> Result<Vec<usize>, Failure> {
     let plan = plan_case(site, case)?;
-    let chunk = geometry().chunk as usize;
+    let chunk = plan.geometry().chunk as usize;
     let splits = (0..plan.units()).filter_map(|index| plan.unit(index)).flat_map(|unit| {
         let tokens = plan.tokens(unit, case.sk);
         [tokens.start, tokens.end]
@@ -180,7 +203,7 @@ fn edges(site: &Site, case: &Case) -> Result<Vec<usize>, Failure> {
 #[test]
 fn a_sequence_alone() {
     check("properties::a_sequence_alone", |site, case| {
-        let tile = geometry().tile_n;
+        let tile = TILE_N as u32;
         let splits = match case.splits {
             Splits::Tokens(n) => Splits::Tokens(n),
             _ => Splits::Tokens((case.sk as u32 / 4).next_multiple_of(tile).max(tile)),

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use splitkv::{
-    Buffer, Catalogue, DType, DeviceProps, Error, Executor, Inputs, KvLens, Options, Plan, Problem, Result, Splits,
-    Stream, Target, Tensor, plan,
+    BlockShape, Buffer, Catalogue, DType, DeviceProps, Error, Executor, Inputs, KvLens, Options, Plan, Problem, Result,
+    Splits, Stream, Target, Tensor, plan,
 };
 use splitkv_tests::case::{Case, Lengths};
 use splitkv_tests::data::Tensors;
@@ -17,7 +17,7 @@ fn problem() -> Problem {
 }
 
 fn plan_h200(problem: &Problem, splits: Splits) -> Result<Plan> {
-    let options = Options { splits, q_tiles: None };
+    let options = Options { splits, ..Options::default() };
     plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90))
 }
 
@@ -68,10 +68,16 @@ const WRONGS: &[Wrong] = &[
     }),
     wrong("heads", "7", "multiple of kv_heads (2)", |problem, _| (problem.heads, problem.kv_heads) = (7, 2)),
     wrong("heads", "8", "multiple of kv_heads (0)", |problem, _| (problem.heads, problem.kv_heads) = (8, 0)),
-    wrong("head_dim_qk", "0", "at least 1", |problem, _| problem.head_dim_qk = 0),
-    wrong("head_dim_v", "0", "at least 1", |problem, _| problem.head_dim_v = 0),
-    wrong("head_dim_qk/head_dim_v", "96/128", "128/128", |problem, _| problem.head_dim_qk = 96),
-    wrong("head_dim_qk/head_dim_v", "128/72", "128/128", |problem, _| problem.head_dim_v = 72),
+    wrong("head_dim_qk", "0", "a multiple of 8", |problem, _| problem.head_dim_qk = 0),
+    wrong("head_dim_qk", "4", "a multiple of 8", |problem, _| problem.head_dim_qk = 4),
+    wrong("head_dim_qk", "12", "a multiple of 8", |problem, _| problem.head_dim_qk = 12),
+    wrong("head_dim_qk", "255", "a multiple of 8", |problem, _| problem.head_dim_qk = 255),
+    wrong("head_dim_qk", "264", "at most 256", |problem, _| problem.head_dim_qk = 264),
+    wrong("head_dim_qk", "576", "at most 256", |problem, _| problem.head_dim_qk = 576),
+    wrong("head_dim_v", "0", "a multiple of 8", |problem, _| problem.head_dim_v = 0),
+    wrong("head_dim_v", "4", "a multiple of 8", |problem, _| problem.head_dim_v = 4),
+    wrong("head_dim_v", "12", "a multiple of 8", |problem, _| problem.head_dim_v = 12),
+    wrong("head_dim_v", "264", "at most 256", |problem, _| problem.head_dim_v = 264),
     wrong("dtype", "f32", "bf16 or f16", |problem, _| problem.dtype = DType::F32),
     wrong("dtype", "i32", "bf16 or f16", |problem, _| problem.dtype = DType::I32),
     wrong("o_dtype", "i32", "f32", |problem, _| problem.o_dtype = DType::I32),
@@ -92,8 +98,8 @@ const WRONGS: &[Wrong] = &[
     wrong("splits", "0", "1 to 256", |_, splits| *splits = Splits::Exact(0)),
     wrong("splits", "257", "1 to 256", |_, splits| *splits = Splits::Exact(257)),
     wrong("splits", "4294967295", "1 to 256", |_, splits| *splits = Splits::Exact(u32::MAX)),
-    wrong("splits", "0 tokens", "128", |_, splits| *splits = Splits::Tokens(0)),
-    wrong("splits", "100 tokens", "128", |_, splits| *splits = Splits::Tokens(100)),
+    wrong("splits", "0 tokens", "KV tile", |_, splits| *splits = Splits::Tokens(0)),
+    wrong("splits", "100 tokens", "KV tile", |_, splits| *splits = Splits::Tokens(100)),
     wrong("splits", "makes 257 splits", "256 tokens", |problem, splits| {
         problem.sk = 128 * 256 + 1;
         problem.kv_lens = KvLens::Full;
@@ -116,13 +122,27 @@ fn wrong_options_devices_and_catalogues_are_refused() {
     let device = DeviceProps::h200();
     let catalogue = Catalogue::of(Target::Sm90);
     let with = |device: &DeviceProps, catalogue: &Catalogue, splits| {
-        plan(&problem(), &Options { splits, q_tiles: None }, device, catalogue)
+        plan(&problem(), &Options { splits, ..Options::default() }, device, catalogue)
     };
     for q_tiles in [0, 3, u32::MAX] {
         let options = Options { q_tiles: Some(q_tiles), ..Options::default() };
         let given = q_tiles.to_string();
-        assert_refused(plan(&problem(), &options, &device, &catalogue), "q_tiles", &given, "1");
+        assert_refused(plan(&problem(), &options, &device, &catalogue), "q_tiles", &given, "1 or 2");
     }
+    // Two query tiles were compiled for head dims 128 and 192/128 only, for both block shapes.
+    for (qk, v, kernel) in [(64, 64, "64/64"), (80, 72, "96/96"), (256, 256, "256/256"), (136, 136, "256/256")] {
+        for block_shape in [None, Some(BlockShape::SplitKv), Some(BlockShape::SharedKv)] {
+            let options = Options { q_tiles: Some(2), block_shape, ..Options::default() };
+            let problem = Problem::new(2, 8, 2, 3, 200, qk, DType::Bf16).head_dim_v(v);
+            let result = plan(&problem, &options, &device, &catalogue);
+            assert_refused(result, "q_tiles", "2", &format!("1 of the kernels for head dims {kernel}"));
+        }
+    }
+    // Kernels of one block shape only.
+    let split_kv = |kernel: &splitkv::Kernel| !kernel.name.contains("sharedkv");
+    let split_kv = Catalogue::new(Target::Sm90, catalogue.kernels().iter().copied().filter(split_kv).collect());
+    let options = Options { block_shape: Some(BlockShape::SharedKv), ..Options::default() };
+    assert_refused(plan(&problem(), &options, &device, &split_kv), "block_shape", "shared_kv", "split_kv");
     let foreign = Catalogue::of(Target::Gfx950);
     assert_refused(with(&device, &foreign, Splits::Auto), "catalogue", "gfx950", "sm_90");
     let empty = Catalogue::new(Target::Sm90, Vec::new());
@@ -183,7 +203,9 @@ fn wild_problems_are_planned_or_refused() {
             2 => prop::sample::select(vec![1 << 16, 1 << 30, i32::MAX as usize, HUGE, usize::MAX / 2, usize::MAX]),
         ]
     };
-    let dim = || prop_oneof![8 => Just(128usize), 2 => size()];
+    let dim = || prop_oneof![4 => Just(128usize), 4 => (0..=33usize).prop_map(|n| 8 * n), 2 => size()];
+    let shape = prop::sample::select(vec![None, None, Some(BlockShape::SplitKv), Some(BlockShape::SharedKv)]);
+    let kernel = (shape, prop_oneof![4 => Just(None), 2 => (0..4u32).prop_map(Some)]);
     let dtype = || prop::sample::select(vec![DType::Bf16, DType::F16, DType::F32, DType::I32]);
     let lens = prop_oneof![
         2 => Just(KvLens::Full),
@@ -200,8 +222,9 @@ fn wild_problems_are_planned_or_refused() {
         [size(), size(), size(), size(), size()],
         (dim(), dim(), dtype(), dtype()),
         (any::<bool>(), prop::option::of(any::<f32>()), lens, any::<bool>(), splits),
+        kernel,
     );
-    let result = runner(20_000).run(&strategy, |([batch, heads, kv_heads, sq, sk], types, rest)| {
+    let result = runner(20_000).run(&strategy, |([batch, heads, kv_heads, sq, sk], types, rest, kernel)| {
         let (head_dim_qk, head_dim_v, dtype, o_dtype) = types;
         let (causal, scale, kv_lens, lse, splits) = rest;
         let mut problem = Problem::new(batch, heads, kv_heads, sq, sk, head_dim_qk, dtype)
@@ -211,8 +234,9 @@ fn wild_problems_are_planned_or_refused() {
             .kv_lens(kv_lens)
             .lse(lse);
         problem.scale = scale;
+        let (block_shape, q_tiles) = kernel;
+        let options = Options { splits, q_tiles, block_shape };
         for target in Target::ALL {
-            let options = Options { splits, q_tiles: None };
             match plan(&problem, &options, &DeviceProps::of(target), &Catalogue::of(target)) {
                 Ok(_) | Err(Error::Argument { .. }) => {}
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
@@ -239,7 +263,7 @@ struct Setup {
 impl Setup {
     fn new(site: &Site) -> Result<Self> {
         let problem = problem().lse(true).kv_lens(KvLens::Device);
-        let options = Options { splits: Splits::Exact(2), q_tiles: None };
+        let options = Options { splits: Splits::Exact(2), ..Options::default() };
         let device = &site.device;
         let plan = plan(&problem, &options, device.props(), site.kernels.catalogue())?;
         Ok(Self {
@@ -274,7 +298,9 @@ impl Setup {
     /// A tensor like `name`'s with another offset (in bytes), shape or strides.
     fn view(&self, site: &Site, dtype: DType, offset: usize, shape: &[usize], strides: &[usize]) -> Result<Tensor> {
         let end: usize = shape.iter().zip(strides).map(|(size, stride)| (size - 1) * stride).sum::<usize>() + 1;
-        Tensor::new(Buffer::new(&site.device, offset + end * dtype.size_of())?, offset, dtype, shape, strides)
+        let buffer = Buffer::new(&site.device, offset + end * dtype.size_of())?;
+        buffer.fill(0)?;
+        Tensor::new(buffer, offset, dtype, shape, strides)
     }
 }
 
@@ -343,7 +369,7 @@ fn wrong_executors_are_refused() {
 
 fn wrong_executors(site: &Site) -> Result<usize> {
     let (device, kernels) = (&site.device, &site.kernels);
-    let options = Options { splits: Splits::Exact(4), q_tiles: None };
+    let options = Options { splits: Splits::Exact(4), ..Options::default() };
     let right = plan(&problem(), &options, device.props(), kernels.catalogue())?;
     let needed = right.workspace_bytes();
     assert_eq!(needed, 4 * (2 * 8 * 3) * (128 + 1) * 4);

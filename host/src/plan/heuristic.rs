@@ -1,7 +1,14 @@
-//! How many splits: a small cost model of a kernel that is limited by memory.
+//! What a plan costs: a small model of a kernel that is limited by memory, by which kernel and splits are chosen.
 //!
 //! The unit of cost is a byte of KV that one multiprocessor streams while all of them do. Where few blocks are at
 //! work each runs faster, up to [`ALONE`].
+//!
+//! Every block of query rows reads the KV once more: of 16 rows where warps split the KV (`SplitKv`), of 128 where
+//! they share it (`SharedKv`), twice as many with two query tiles. On the other hand each warp computes on all tokens
+//! of its rows one after another, at [`WARP`]: where four warps split the KV that is four times as fast as the block
+//! can stream, where they share it about as fast, and with two query tiles half of it.
+
+use kernels_gpu::abi::BlockShape;
 
 use crate::catalogue::Variant;
 use crate::{KvLens, Problem};
@@ -10,6 +17,9 @@ use crate::{KvLens, Problem};
 /// sweep of splits on an H200 (one sequence of 131072 tokens, 8 KV heads): 64 blocks reach 47 KB/us each, where
 /// 132 share 4500 KB/us.
 const ALONE: f64 = 1.35;
+/// How fast one warp computes on KV for one query tile, in bytes of KV for each that a multiprocessor streams.
+/// Estimated: 64 matrix products and a softmax for 32 tokens of d128, about 0.5 us.
+const WARP: f64 = 1.0;
 /// How gradually one limit passes into the other (the exponent of a p-norm): a device that is 3 % short of full is as
 /// fast as a full one, one that is a fifth short is not.
 const GRADUAL: f64 = 8.0;
@@ -37,7 +47,10 @@ pub(super) struct Work {
     sure: bool,
     /// Blocks that the device holds at once.
     slots: u64,
+    /// Bytes of KV in a tile.
     tile_bytes: f64,
+    /// How fast a block gets on with the memory to itself: as it streams, or as it computes.
+    alone: f64,
     /// Bytes that each split adds: partial results, written and read.
     split_bytes: f64,
 }
@@ -45,7 +58,7 @@ pub(super) struct Work {
 impl Work {
     /// The work of `problem` (a valid one) on a device that holds `slots` blocks at once.
     pub(super) fn new(problem: &Problem, variant: &Variant, slots: u64) -> Self {
-        let m_blocks = problem.rows().div_ceil((variant.q_tiles * variant.geometry.tile_m) as usize);
+        let m_blocks = problem.rows().div_ceil(variant.block_rows());
         let tile = variant.geometry.tile_n as usize;
         let hidden = |len: usize| if problem.masks() { len.min(problem.sq - 1) } else { 0 };
         // Lengths, and how many sequences have each.
@@ -64,6 +77,7 @@ impl Work {
             shortest = shortest.min(least);
         }
         let rows = (problem.batch * problem.heads * problem.sq) as f64;
+        let shares = if variant.shape == BlockShape::SplitKv { f64::from(variant.geometry.warps) } else { 1.0 };
         Self {
             m_blocks,
             // Rows bound it, all of them together below 2^31.
@@ -74,6 +88,7 @@ impl Work {
             sure: problem.kv_lens != KvLens::Device,
             slots,
             tile_bytes: (tile * (problem.head_dim_qk + problem.head_dim_v) * problem.dtype.size_of()) as f64,
+            alone: ALONE.min(shares * WARP / f64::from(variant.q_tiles)),
             split_bytes: rows * (problem.head_dim_v + 1) as f64 * 4.0 * 2.0,
         }
     }
@@ -117,18 +132,19 @@ impl Work {
         units as f64 / self.slots as f64
     }
 
-    fn cost(&self, splits: u64) -> f64 {
+    /// The estimate with this many splits.
+    pub(super) fn cost(&self, splits: u64) -> f64 {
         let units = self.units_per_split * splits;
         let slots = self.slots as f64;
         let longest = self.longest.div_ceil(splits) as f64 * self.tile_bytes;
         // Two limits: the memory that all blocks share, and what the blocks on the longest way can stream alone.
         let (shared, alone, tail) = if self.uniform {
             let way = units.div_ceil(self.slots) as f64 * longest;
-            (way * self.even(units) as f64 / slots, way / ALONE, 0.0)
+            (way * self.even(units) as f64 / slots, way / self.alone, 0.0)
         } else {
             // Units finish at different times: half of the longest one is left over at the end.
-            let tail = if units > self.slots { longest / ALONE / 2.0 } else { 0.0 };
-            (self.tiles * self.tile_bytes / slots, longest / ALONE, tail)
+            let tail = if units > self.slots { longest / self.alone / 2.0 } else { 0.0 };
+            (self.tiles * self.tile_bytes / slots, longest / self.alone, tail)
         };
         let streaming = (shared.powf(GRADUAL) + alone.powf(GRADUAL)).powf(1.0 / GRADUAL) + tail;
         let combine = match splits {

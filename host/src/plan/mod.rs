@@ -1,16 +1,18 @@
 //! How a problem is computed: kernel, splits, launches, workspace. Pure: no device, no environment.
 
+mod choose;
 mod coverage;
 mod heuristic;
 
 use std::fmt;
 
-use kernels_gpu::abi::{self, Geometry, Kernel, MAX_SPLITS};
+use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS};
 
+use self::choose::{Choice, choose};
+pub use self::choose::{KernelReason, Reason};
 pub use self::coverage::Unit;
-use self::heuristic::Work;
 use crate::catalogue::Variant;
-use crate::{Catalogue, DeviceProps, Error, Options, Problem, Result, Splits};
+use crate::{Catalogue, DeviceProps, Error, Options, Problem, Result};
 
 /// Most units of a launch: blocks step through them in 32 bits.
 const MAX_UNITS: u64 = i32::MAX as u64;
@@ -27,6 +29,7 @@ pub struct Plan {
     num_splits: u32,
     split_tokens: u32,
     reason: Reason,
+    kernel_reason: KernelReason,
     waves: f64,
     attention: Launch,
     combine: Option<CombineLaunch>,
@@ -53,34 +56,6 @@ pub struct CombineLaunch {
     pub launch: Launch,
 }
 
-/// Why a plan has its number of splits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The caller asked for it.
-    Asked,
-    /// The problem has no output.
-    NothingToCompute,
-    /// No sequence has more than one KV tile.
-    OneTile,
-    /// The estimate is lowest without a split: there are units enough, or a combine costs more than it saves.
-    UnsplitIsCheapest,
-    /// The estimate is lowest with this many splits.
-    SplitIsCheapest,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Asked => "as asked",
-            Self::NothingToCompute => "nothing to compute",
-            Self::OneTile => "one KV tile",
-            Self::UnsplitIsCheapest => "cheapest unsplit",
-            Self::SplitIsCheapest => "cheapest with this many",
-        })
-    }
-}
-
 /// Plans `problem` for `device` with the kernels of `catalogue`.
 ///
 /// # Errors
@@ -98,9 +73,8 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let combine = plan_combine(problem, device, catalogue);
     // Auto does not split what cannot be merged.
     let max_splits = if combine.is_ok() { MAX_SPLITS } else { 1 };
-    let variant = choose_variant(&variants, problem, options, device, max_splits)?;
-    let work = work(problem, &variant, device)?;
-    let (num_splits, split_tokens, reason) = choose_splits(problem, options, &variant.geometry, &work, max_splits)?;
+    let Choice { variant, work, num_splits, split_tokens, reason, kernel_reason } =
+        choose(&variants, problem, options, device, max_splits)?;
 
     let units = work.units_per_split() * u64::from(num_splits);
     let vendor = device.target.vendor();
@@ -120,114 +94,12 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         num_splits,
         split_tokens,
         reason,
+        kernel_reason,
         waves: work.waves(units),
         attention,
         combine: if num_splits > 1 { Some(combine?) } else { None },
         workspace_bytes: workspace_bytes(problem, num_splits)?,
     })
-}
-
-/// One query tile, but two where that saves reading the KV twice: unsplit, and more rows than a tile. Under
-/// `Tokens`, always one, so that the kernel does not depend on the length.
-fn choose_variant(
-    variants: &[Variant],
-    problem: &Problem,
-    options: &Options,
-    device: &DeviceProps,
-    max_splits: u32,
-) -> Result<Variant> {
-    if let Some(q_tiles) = options.q_tiles {
-        return variants.iter().find(|variant| variant.q_tiles == q_tiles).copied().ok_or_else(|| {
-            let built: Vec<_> = variants.iter().map(|variant| variant.q_tiles.to_string()).collect();
-            Error::argument("q_tiles", q_tiles, format_args!("{} for this problem", built.join(" or ")))
-        });
-    }
-    let (first, last) = (variants[0], variants[variants.len() - 1]);
-    if last.q_tiles == first.q_tiles || problem.rows() <= first.geometry.tile_m as usize {
-        return Ok(first);
-    }
-    let unsplit = match options.splits {
-        Splits::Auto => {
-            let splits = |variant| Ok::<_, Error>(work(problem, variant, device)?.choose(max_splits));
-            splits(&first)? == 1 && splits(&last)? == 1
-        }
-        Splits::Exact(n) => n == 1,
-        Splits::Tokens(_) => false,
-    };
-    Ok(if unsplit { last } else { first })
-}
-
-/// The work of `problem` with the kernel `variant`.
-fn work(problem: &Problem, variant: &Variant, device: &DeviceProps) -> Result<Work> {
-    let fit = blocks_that_fit(variant, device)?;
-    Ok(Work::new(problem, variant, u64::from(device.multiprocessors) * u64::from(fit)))
-}
-
-/// Blocks of the kernel that a multiprocessor holds; at least one.
-fn blocks_that_fit(variant: &Variant, device: &DeviceProps) -> Result<u32> {
-    let Geometry { threads, min_blocks, .. } = variant.geometry;
-    let shared = variant.kernel.shared_bytes(device.target.vendor());
-    let name = variant.kernel.name;
-    if shared > device.shared_bytes_per_block {
-        let allowed = format!("at least {shared}, which {name} needs");
-        return Err(Error::argument("device.shared_bytes_per_block", device.shared_bytes_per_block, allowed));
-    }
-    if threads > device.threads_per_block {
-        let allowed = format!("at least {threads}, which {name} needs");
-        return Err(Error::argument("device.threads_per_block", device.threads_per_block, allowed));
-    }
-    // Registers are budgeted for `min_blocks`; more may not fit.
-    match device.blocks_per_multiprocessor(threads, shared).min(min_blocks) {
-        0 => {
-            let given = device.shared_bytes_per_multiprocessor;
-            let allowed = format!("room for a block of {name}: {shared} bytes and {threads} threads");
-            Err(Error::argument("device.shared_bytes_per_multiprocessor", given, allowed))
-        }
-        fit => Ok(fit),
-    }
-}
-
-fn choose_splits(
-    problem: &Problem,
-    options: &Options,
-    geometry: &Geometry,
-    work: &Work,
-    max_splits: u32,
-) -> Result<(u32, u32, Reason)> {
-    let (num_splits, split_tokens, reason) = match options.splits {
-        Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
-            return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
-        }
-        Splits::Exact(n) => (n, 0, Reason::Asked),
-        Splits::Tokens(n) => {
-            if n == 0 || !n.is_multiple_of(geometry.tile_n) {
-                let allowed = format!("a multiple of the kernel's KV tile ({})", geometry.tile_n);
-                return Err(Error::argument("splits", format_args!("{n} tokens"), allowed));
-            }
-            let splits = problem.sk.div_ceil(n as usize).max(1);
-            if splits > MAX_SPLITS as usize {
-                let least = problem.sk.div_ceil(MAX_SPLITS as usize).next_multiple_of(geometry.tile_n as usize);
-                let given = format!("{n} tokens, which makes {splits} splits");
-                let allowed = format!("at most {MAX_SPLITS} splits: at least {least} tokens");
-                return Err(Error::argument("splits", given, allowed));
-            }
-            (splits as u32, n, Reason::Asked)
-        }
-        Splits::Auto => {
-            let n = work.choose(max_splits);
-            let reason = match n {
-                1 if work.longest_tiles() <= 1 => Reason::OneTile,
-                1 => Reason::UnsplitIsCheapest,
-                _ => Reason::SplitIsCheapest,
-            };
-            (n, 0, reason)
-        }
-    };
-    if work.units_per_split() * u64::from(num_splits) > MAX_UNITS {
-        let allowed = format!("at most {} for this problem", MAX_UNITS / work.units_per_split());
-        return Err(Error::argument("splits", num_splits, allowed));
-    }
-    Ok((num_splits, split_tokens, if problem.is_empty() { Reason::NothingToCompute } else { reason }))
 }
 
 fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) -> Result<CombineLaunch> {
@@ -286,6 +158,21 @@ impl Plan {
     /// The attention kernel's tile sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.variant.geometry
+    }
+
+    /// Why it is this kernel.
+    pub fn kernel_reason(&self) -> KernelReason {
+        self.kernel_reason
+    }
+
+    /// The head dims that the kernel was compiled for: of Q and K, and of V and O. It pads the problem's with zeros.
+    pub fn kernel_dims(&self) -> (usize, usize) {
+        self.variant.dims()
+    }
+
+    /// How the warps of a block share the work.
+    pub fn block_shape(&self) -> BlockShape {
+        self.variant.shape
     }
 
     /// Query tiles that a block owns.
@@ -351,8 +238,17 @@ impl fmt::Display for Plan {
         let Launch { grid, block, shared_bytes } = self.attention;
         let Geometry { tile_m, tile_n, .. } = self.variant.geometry;
         writeln!(f, "{} on {} ({})", self.problem, self.device.name, self.device.target.name())?;
-        writeln!(f, "  kernel     {}", self.variant.kernel.name)?;
-        writeln!(f, "  tile       {} x {tile_m} rows, {tile_n} tokens", self.variant.q_tiles)?;
+        writeln!(f, "  kernel     {} ({})", self.variant.kernel.name, self.kernel_reason)?;
+        let (qk, v) = self.kernel_dims();
+        if (qk, v) != (self.problem.head_dim_qk, self.problem.head_dim_v) {
+            writeln!(f, "  padded     to head dims {qk}/{v}")?;
+        }
+        let warps = match self.variant.shape {
+            BlockShape::SplitKv => "each warp other tokens",
+            BlockShape::SharedKv => "each warp other rows",
+            _ => unreachable!("the ABI table grew a block shape that the planner does not know"),
+        };
+        writeln!(f, "  tile       {} x {tile_m} rows, {tile_n} tokens, {warps}", self.variant.q_tiles)?;
         writeln!(f, "  splits     {} ({}; asked: {})", self.num_splits, self.reason, self.options.splits)?;
         writeln!(f, "  grid       {grid} blocks of {block} threads for {} units", self.units())?;
         writeln!(f, "  waves      {:.2} of {} multiprocessors", self.waves, self.device.multiprocessors)?;

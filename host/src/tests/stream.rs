@@ -45,7 +45,7 @@ fn graphs_hold_what_they_captured_and_replay_it() {
     let (device, recorder) = device(Target::Sm90);
     let (kernels, _folder) = kernels(Target::Sm90);
     let problem = Problem::new(1, 8, 2, 1, 1000, 128, DType::Bf16).kv_lens(KvLens::Host(vec![900]));
-    let options = Options { splits: Splits::Exact(2), q_tiles: None };
+    let options = Options { splits: Splits::Exact(2), ..Options::default() };
     let plan = plan(&problem, &options, device.props(), kernels.catalogue()).unwrap();
     let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
     let stream = device.stream().unwrap();

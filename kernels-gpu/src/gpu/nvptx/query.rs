@@ -2,12 +2,11 @@
 //! memory.
 
 use super::matrix::load_matrix_x4;
+use super::ring::{PIECE, further, swizzled};
 use super::tile::{DEPTH, ROWS};
 use super::{shared, thread, warp};
 use crate::abi::Geometry;
 use crate::gpu::{Float4, QuerySource};
-
-const PIECE: u32 = 16;
 
 /// `QT` times 16 query rows of `QF * DEPTH` dims.
 pub(crate) struct Query<const QF: usize, const QT: usize, const IN_SHARED: bool> {
@@ -27,7 +26,7 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
     ///
     /// # Safety
     /// Every thread of the block reaches this call, and none reads rows of an earlier call any more. `source` says the
-    /// truth. `memory` is shared memory for the block's rows, aligned to 16 bytes, where `IN_SHARED`.
+    /// truth. `memory` is shared memory for the block's rows, aligned to 128 bytes, where `IN_SHARED`.
     #[inline(always)]
     pub(crate) unsafe fn load(
         source: &impl QuerySource,
@@ -44,7 +43,8 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
                 Self::stage(source, block_rows, memory);
                 thread::sync_threads();
                 // Matrices 0, 1 are rows 0..8 and 8..16 of the first depth half, 2, 3 those of the second.
-                let place = (first + lane % 16) * Self::PITCH + lane / 16 * PIECE;
+                let row = first + lane % 16;
+                let place = row * Self::PITCH + swizzled(lane / 16, row) * PIECE;
                 query.address = shared::address(memory) + place;
             }
             return query;
@@ -88,7 +88,7 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
                 // SAFETY: the row has the piece.
                 value = unsafe { row_start.cast::<Float4>().add(piece as usize).read() };
             }
-            let place = (row * Self::PITCH + piece * PIECE) as usize;
+            let place = (row * Self::PITCH + swizzled(piece, row) * PIECE) as usize;
             // SAFETY: the place lies in the block's rows.
             unsafe { memory.add(place).cast::<Float4>().write(value) };
             item += thread::block_dim_x();
@@ -102,9 +102,9 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
     #[inline(always)]
     pub(super) unsafe fn fragment(&self, t: usize, f: usize) -> [u32; 4] {
         if IN_SHARED {
-            let offset = t as u32 * self.tile_bytes + (f * DEPTH * 2) as u32;
+            let address = further(self.address + t as u32 * self.tile_bytes, f as u32 * 2);
             // SAFETY: the caller's promise; the address lies in the warp's rows.
-            unsafe { load_matrix_x4(self.address + offset) }
+            unsafe { load_matrix_x4(address) }
         } else {
             self.fragments[t][f]
         }

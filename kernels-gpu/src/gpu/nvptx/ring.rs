@@ -1,6 +1,8 @@
 //! A ring of KV chunks in shared memory, of one warp or of the whole block.
 //!
-//! A stage holds `CHUNK` rows of K, then as many of V, [`Geometry::row_bytes`] apart.
+//! A stage holds `CHUNK` rows of K, then as many of V, [`Geometry::row_bytes`] apart. A row is cut into pieces of
+//! 16 bytes; piece `p` of row `r` lies in place [`swizzled`]`(p, r)`, so that the eight rows which one phase of
+//! `ldmatrix` reads, and the pieces which one copy writes, lie in different banks.
 
 use super::matrix::{Element, load_matrix_x4, load_matrix_x4_transposed};
 use super::query::Query;
@@ -10,7 +12,22 @@ use crate::abi::Geometry;
 use crate::gpu::Chunk;
 use core::marker::PhantomData;
 
-const PIECE: u32 = 16;
+/// Bytes of a piece.
+pub(super) const PIECE: u32 = 16;
+
+/// Where in its row a piece lies.
+#[inline(always)]
+pub(super) const fn swizzled(piece: u32, row: u32) -> u32 {
+    piece ^ (row % 8)
+}
+
+/// Goes `pieces` pieces, an even number, further in a row of which the address `start` is that of piece 0 or 1.
+/// Rows are whole lines of 128 bytes, so the swizzle stays within bits 4 to 6.
+#[inline(always)]
+pub(super) const fn further(start: u32, pieces: u32) -> u32 {
+    let offset = pieces * PIECE;
+    (start ^ (offset % 128)) + offset / 128 * 128
+}
 
 /// Ring of `STAGES` chunks of `SF * COLUMNS` KV tokens; K rows of `QF` query fragments, V rows of `OF`
 /// output fragments. `MEMBERS` threads fill and read it together: a warp, or the block.
@@ -40,7 +57,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     /// A ring with nothing under way.
     ///
     /// # Safety
-    /// `memory` is the members' alone, `STAGES` stages long, in shared memory, aligned to 16 bytes.
+    /// `memory` is the members' alone, `STAGES` stages long, in shared memory, aligned to 128 bytes.
     #[inline(always)]
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         let lane = warp::lane_id();
@@ -51,9 +68,9 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             write: 0,
             read: 0,
             // K: matrices 0, 1 are the two depth halves of 8 tokens, 2, 3 those of the next 8.
-            k_lane: (matrix / 2 * 8 + row) * Self::K_PITCH + matrix % 2 * PIECE,
+            k_lane: (matrix / 2 * 8 + row) * Self::K_PITCH + swizzled(matrix % 2, row) * PIECE,
             // V, transposed: matrices 0, 1 are 8 dims of two groups of 8 tokens, 2, 3 the next 8 dims.
-            v_lane: (matrix % 2 * 8 + row) * Self::V_PITCH + matrix / 2 * PIECE,
+            v_lane: (matrix % 2 * 8 + row) * Self::V_PITCH + swizzled(matrix / 2, row) * PIECE,
             policy: copy::evict_first_policy(),
             element: PhantomData,
         }
@@ -70,8 +87,8 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let stage = self.base + self.write;
             // SAFETY: the caller's promise; the rows lie in the stage.
             unsafe {
-                self.copy_rows(stage, Self::K_PITCH, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
-                self.copy_rows(
+                self.copy_rows::<QF, DEPTH>(stage, Self::K_PITCH, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
+                self.copy_rows::<OF, COLUMNS>(
                     stage + Self::V_START,
                     Self::V_PITCH,
                     chunk.v,
@@ -88,38 +105,48 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         copy::commit_group();
     }
 
-    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows, and the chunk.
+    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows of `FRAGMENTS * DIMS` elements,
+    /// and the chunk.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn copy_rows(&self, start: u32, pitch: u32, rows: *const u8, stride: u64, bytes: u32, tokens: u32) {
-        let pieces = (pitch - PIECE) / PIECE;
-        let step = MEMBERS / pieces;
+    unsafe fn copy_rows<const FRAGMENTS: usize, const DIMS: usize>(
+        &self,
+        start: u32,
+        pitch: u32,
+        rows: *const u8,
+        stride: u64,
+        bytes: u32,
+        tokens: u32,
+    ) {
+        let pieces = (FRAGMENTS * DIMS) as u32 * 2 / PIECE;
+        // Rows that the members copy at once: a power of two, which divides the chunk.
+        let step = (MEMBERS / pieces + 1).next_power_of_two() / 2;
         let member = if MEMBERS == warp::SIZE { warp::lane_id() } else { thread::thread_idx_x() };
         let (row, piece) = (member / pieces, member % pieces);
-        // Where pieces do not divide the members, the last ones rest.
-        if row >= step {
+        // Members that do not fill a row, or are too many for the chunk, rest.
+        if row >= step || row >= Self::CHUNK {
             return;
         }
-        let target = start + row * pitch + piece * PIECE;
+        let target = start + row * pitch + swizzled(piece, row) * PIECE;
+        // The row's low bits and those of the steps are apart, so that their swizzles add up.
+        let place = |i: u32| (target ^ (i * step % 8 * PIECE)) + i * step * pitch;
         let mut source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
         let advance = (u64::from(step) * stride) as usize;
-        if tokens >= Self::CHUNK && bytes == pitch - PIECE && Self::CHUNK.is_multiple_of(step) {
-            for i in 0..Self::CHUNK / step {
+        let steps = Self::CHUNK.div_ceil(step);
+        if tokens >= Self::CHUNK && bytes == pieces * PIECE {
+            for i in 0..steps {
                 // SAFETY: all rows of the chunk exist, and have all pieces.
-                unsafe { copy::copy_16(target + i * step * pitch, source, self.policy) };
+                unsafe { copy::copy_16(place(i), source, self.policy) };
                 source = source.wrapping_add(advance);
             }
         } else {
-            for i in 0..Self::CHUNK.div_ceil(step) {
-                let row = row + i * step;
-                let exists = row < tokens && piece * PIECE < bytes;
+            for i in 0..steps {
+                let exists = row + i * step < tokens && piece * PIECE < bytes;
                 let (source_or_first, bytes) = if exists { (source, PIECE) } else { (rows, 0) };
-                if row < Self::CHUNK {
-                    // SAFETY: the piece of a row below `tokens` exists; of another one, no byte is read.
-                    unsafe { copy::copy_16_zero_fill(target + i * step * pitch, source_or_first, bytes, self.policy) };
-                }
+                // SAFETY: the piece of a row below `tokens` exists; of another one, no byte is read.
+                unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes, self.policy) };
                 source = source.wrapping_add(advance);
             }
         }
@@ -160,7 +187,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
                 rows[t] = unsafe { query.fragment(t, depth) };
             }
             for pair in 0..SF / 2 {
-                let address = lane + depth as u32 * 2 * PIECE + pair as u32 * 16 * Self::K_PITCH;
+                let address = further(lane, depth as u32 * 2) + pair as u32 * 16 * Self::K_PITCH;
                 // SAFETY: the caller's promise; the address lies in the stage.
                 unsafe {
                     let k = load_matrix_x4(address);
@@ -196,7 +223,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         for dims in 0..OF / 2 {
             // SAFETY: the caller's promise; the address lies in the stage.
             unsafe {
-                let v = load_matrix_x4_transposed(lane + dims as u32 * 2 * PIECE);
+                let v = load_matrix_x4_transposed(further(lane, dims as u32 * 2));
                 for t in 0..QT {
                     E::multiply_add(&mut out[t][2 * dims], &a[t], [v[0], v[1]]);
                     E::multiply_add(&mut out[t][2 * dims + 1], &a[t], [v[2], v[3]]);

@@ -1,0 +1,238 @@
+//! Which kernel, and how many splits.
+
+use std::fmt;
+
+use kernels_gpu::abi::{Geometry, MAX_SPLITS};
+
+use super::MAX_UNITS;
+use super::heuristic::Work;
+use crate::catalogue::Variant;
+use crate::manifest::shape_name;
+use crate::{DeviceProps, Error, Options, Problem, Result, Splits};
+
+/// Why a plan has its number of splits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The caller asked for it.
+    Asked,
+    /// The problem has no output.
+    NothingToCompute,
+    /// No sequence has more than one KV tile.
+    OneTile,
+    /// The estimate is lowest without a split: there are units enough, or a combine costs more than it saves.
+    UnsplitIsCheapest,
+    /// The estimate is lowest with this many splits.
+    SplitIsCheapest,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "as asked",
+            Self::NothingToCompute => "nothing to compute",
+            Self::OneTile => "one KV tile",
+            Self::UnsplitIsCheapest => "cheapest unsplit",
+            Self::SplitIsCheapest => "cheapest with this many",
+        })
+    }
+}
+
+/// Why a plan has its kernel, among those of the problem's type and head dims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelReason {
+    /// The caller asked for its block shape and its query tiles.
+    Asked,
+    /// The only one that fits the problem, the device and what was asked.
+    Only,
+    /// The rows of a KV head fit the smallest tile.
+    FewRows,
+    /// The rows of a KV head do not fit the smallest tile, and under [`Splits::Tokens`] nothing else may have a say.
+    ManyRows,
+    /// The estimate is lowest with it.
+    Cheapest,
+}
+
+impl fmt::Display for KernelReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "as asked",
+            Self::Only => "the only one",
+            Self::FewRows => "few rows",
+            Self::ManyRows => "many rows",
+            Self::Cheapest => "cheapest",
+        })
+    }
+}
+
+/// What was chosen.
+pub(super) struct Choice {
+    pub(super) variant: Variant,
+    pub(super) work: Work,
+    pub(super) num_splits: u32,
+    pub(super) split_tokens: u32,
+    pub(super) reason: Reason,
+    pub(super) kernel_reason: KernelReason,
+}
+
+/// Chooses among `variants`, of the problem's type and head dims; at most `max_splits` where the choice is free.
+pub(super) fn choose(
+    variants: &[Variant],
+    problem: &Problem,
+    options: &Options,
+    device: &DeviceProps,
+    max_splits: u32,
+) -> Result<Choice> {
+    // What the device cannot hold is no candidate; where it holds none, the first says why.
+    let (mut works, mut refusal) = (Vec::new(), None);
+    for variant in asked(variants, options)? {
+        match slots(&variant, device) {
+            Ok(slots) => works.push((variant, Work::new(problem, &variant, slots))),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    if let (Some(error), true) = (refusal, works.is_empty()) {
+        return Err(error);
+    }
+    let candidates = works.len();
+    let (variant, work, free_splits, mut kernel_reason) = match options.splits {
+        Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
+            return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
+        }
+        Splits::Exact(n) => cheapest(works, problem, options, |_, _| n),
+        Splits::Auto => cheapest(works, problem, options, |work, most| work.choose(most.min(max_splits))),
+        Splits::Tokens(_) => by_rows(works, problem),
+    };
+    if candidates == 1 {
+        let named = options.block_shape.is_some() && options.q_tiles.is_some();
+        kernel_reason = if named { KernelReason::Asked } else { KernelReason::Only };
+    }
+    let (num_splits, split_tokens, reason) = match options.splits {
+        Splits::Exact(n) => (n, 0, Reason::Asked),
+        Splits::Tokens(n) => (splits_of_tokens(n, problem, &variant.geometry)?, n, Reason::Asked),
+        Splits::Auto => {
+            let reason = match free_splits {
+                1 if work.longest_tiles() <= 1 => Reason::OneTile,
+                1 => Reason::UnsplitIsCheapest,
+                _ => Reason::SplitIsCheapest,
+            };
+            (free_splits, 0, reason)
+        }
+    };
+    if work.units_per_split() * u64::from(num_splits) > MAX_UNITS {
+        let allowed = format!("at most {} for this problem", MAX_UNITS / work.units_per_split());
+        return Err(Error::argument("splits", num_splits, allowed));
+    }
+    let reason = if problem.is_empty() { Reason::NothingToCompute } else { reason };
+    Ok(Choice { variant, work, num_splits, split_tokens, reason, kernel_reason })
+}
+
+/// The variants that have what was asked for; at least one.
+fn asked(variants: &[Variant], options: &Options) -> Result<Vec<Variant>> {
+    let of_dims = || {
+        let Variant { head_dim_qk, head_dim_v, .. } = variants[0];
+        format!("of the kernels for head dims {head_dim_qk}/{head_dim_v}")
+    };
+    let of_shape: Vec<_> =
+        variants.iter().filter(|v| options.block_shape.is_none_or(|shape| v.shape == shape)).copied().collect();
+    if let (Some(shape), true) = (options.block_shape, of_shape.is_empty()) {
+        let built = list(variants.iter().map(|variant| shape_name(variant.shape).to_owned()));
+        return Err(Error::argument("block_shape", shape_name(shape), format_args!("{built} {}", of_dims())));
+    }
+    let of_both: Vec<_> =
+        of_shape.iter().filter(|v| options.q_tiles.is_none_or(|q_tiles| v.q_tiles == q_tiles)).copied().collect();
+    if let (Some(q_tiles), true) = (options.q_tiles, of_both.is_empty()) {
+        let built = list(of_shape.iter().map(|variant| variant.q_tiles.to_string()));
+        return Err(Error::argument("q_tiles", q_tiles, format_args!("{built} {}", of_dims())));
+    }
+    Ok(of_both)
+}
+
+fn list(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names.dedup();
+    names.join(" or ")
+}
+
+/// The variant with the lowest estimate, and the number of splits, which `splits` gives for its work and the most that
+/// it may have. Rows that fit the smallest tile are worth no larger one; and unless asked for, two query tiles are only
+/// for unsplit plans whose rows exceed a tile.
+fn cheapest(
+    works: Vec<(Variant, Work)>,
+    problem: &Problem,
+    options: &Options,
+    splits: impl Fn(&Work, u32) -> u32,
+) -> (Variant, Work, u32, KernelReason) {
+    let smallest = works.iter().map(|(variant, _)| variant.geometry.tile_m).min().unwrap_or(0);
+    let few_rows = problem.rows() <= smallest as usize;
+    let estimate = |(variant, work): (Variant, Work)| {
+        let tile_m = variant.geometry.tile_m;
+        let freely = variant.q_tiles == 1 || options.q_tiles.is_some();
+        let num_splits = splits(&work, if freely { MAX_SPLITS } else { 1 });
+        let two_tiles = freely || num_splits == 1 && problem.rows() > tile_m as usize;
+        let allowed = two_tiles && (tile_m == smallest || !few_rows);
+        let cost = if allowed { work.cost(u64::from(num_splits)) } else { f64::INFINITY };
+        (variant, work, num_splits, cost)
+    };
+    let best = works.into_iter().map(estimate).reduce(|best, next| if next.3 < best.3 { next } else { best });
+    let (variant, work, num_splits, _) = best.expect("there is a variant");
+    let reason = if few_rows { KernelReason::FewRows } else { KernelReason::Cheapest };
+    (variant, work, num_splits, reason)
+}
+
+/// The variant by the rows of one KV head alone: under `Tokens` a sequence has the same bits whatever is beside it,
+/// so neither the batch nor any length may have a say.
+fn by_rows(works: Vec<(Variant, Work)>, problem: &Problem) -> (Variant, Work, u32, KernelReason) {
+    // In order: warps that split the KV first, few query tiles first. More than one only where it was asked for.
+    let few_tiles = works.iter().map(|(variant, _)| variant.q_tiles).min();
+    let mut candidates: Vec<_> = works.into_iter().filter(|(variant, _)| Some(variant.q_tiles) == few_tiles).collect();
+    let fits = |variant: &Variant| problem.rows() <= variant.block_rows();
+    let index = candidates.iter().position(|(variant, _)| fits(variant)).unwrap_or(candidates.len() - 1);
+    let (variant, work) = candidates.swap_remove(index);
+    let reason = if index == 0 { KernelReason::FewRows } else { KernelReason::ManyRows };
+    (variant, work, 0, reason)
+}
+
+fn splits_of_tokens(n: u32, problem: &Problem, geometry: &Geometry) -> Result<u32> {
+    if n == 0 || !n.is_multiple_of(geometry.tile_n) {
+        let allowed = format!("a multiple of the kernel's KV tile ({})", geometry.tile_n);
+        return Err(Error::argument("splits", format_args!("{n} tokens"), allowed));
+    }
+    let splits = problem.sk.div_ceil(n as usize).max(1);
+    if splits > MAX_SPLITS as usize {
+        let least = problem.sk.div_ceil(MAX_SPLITS as usize).next_multiple_of(geometry.tile_n as usize);
+        let given = format!("{n} tokens, which makes {splits} splits");
+        return Err(Error::argument(
+            "splits",
+            given,
+            format_args!("at most {MAX_SPLITS} splits: at least {least} tokens"),
+        ));
+    }
+    Ok(splits as u32)
+}
+
+/// Blocks of the kernel that the device holds at once.
+fn slots(variant: &Variant, device: &DeviceProps) -> Result<u64> {
+    let Geometry { threads, min_blocks, .. } = variant.geometry;
+    let shared = variant.kernel.shared_bytes(device.target.vendor());
+    let name = variant.kernel.name;
+    if shared > device.shared_bytes_per_block {
+        let allowed = format!("at least {shared}, which {name} needs");
+        return Err(Error::argument("device.shared_bytes_per_block", device.shared_bytes_per_block, allowed));
+    }
+    if threads > device.threads_per_block {
+        let allowed = format!("at least {threads}, which {name} needs");
+        return Err(Error::argument("device.threads_per_block", device.threads_per_block, allowed));
+    }
+    // Registers are budgeted for `min_blocks`; more may not fit.
+    match device.blocks_per_multiprocessor(threads, shared).min(min_blocks) {
+        0 => {
+            let given = device.shared_bytes_per_multiprocessor;
+            let allowed = format!("room for a block of {name}: {shared} bytes and {threads} threads");
+            Err(Error::argument("device.shared_bytes_per_multiprocessor", given, allowed))
+        }
+        fit => Ok(u64::from(device.multiprocessors) * u64::from(fit)),
+    }
+}
