@@ -17,6 +17,7 @@
 pub mod case;
 pub mod compare;
 pub mod data;
+pub mod gauge;
 pub mod histogram;
 pub mod launch;
 pub mod numeric;

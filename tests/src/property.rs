@@ -45,7 +45,7 @@ pub fn check(name: &str, property: impl Fn(&Site, &Case) -> Result<(), Failure> 
             times.lock().unwrap_or_else(PoisonError::into_inner).push(start.elapsed());
             Ok(())
         };
-        say(&format!("{name}: {count} cases of seed {seed} on {}", site.device.name()));
+        say(&format!("{name}: {count} cases of seed {seed} on {}", site.label()));
         let failures = in_threads(|shard| run_shard(name, site, count, (seed, shard), &timed));
         if let Some(smallest) = failures.iter().min_by_key(|failure| failure.len()) {
             panic!("in {} of {SHARDS} shards; the smallest failure: {smallest}", failures.len());
@@ -53,7 +53,7 @@ pub fn check(name: &str, property: impl Fn(&Site, &Case) -> Result<(), Failure> 
         let mut times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
         times.sort_unstable();
         if let Some(median) = times.get(times.len() / 2) {
-            say(&format!("{name}: median {median:.1?} a case on {}", site.device.name()));
+            say(&format!("{name}: median {median:.1?} a case on {}", site.label()));
         }
         count as usize
     });
