@@ -8,7 +8,7 @@ use crate::abi::{AttentionArguments, BlockShape, Geometry};
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{self, Element, Fragment};
-use crate::gpu::{QuerySource, VENDOR, divide, shared, thread, warp};
+use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp};
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
@@ -59,7 +59,8 @@ pub(crate) unsafe fn forward<
 
     // SAFETY: the caller's promise.
     let mut ahead = unsafe { Walk::new(&a, sizes) };
-    for _ in 0..STAGES - 1 {
+    // Rolled: its copies are long, and unrolled they would be most of the kernel.
+    for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
         unsafe { ring.issue(ahead.next(&a)) };
     }
@@ -109,6 +110,9 @@ pub(crate) unsafe fn forward<
             token += sizes.tile_n;
         }
 
+        // Where registers are full, the unit is found anew in place of being kept.
+        // SAFETY: as above.
+        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&a, opaque(index), sizes) } } else { unit };
         let output = UnitOutput::new(a, unit);
         let lane = warp::per_lane(lane);
         for t in 0..QT {

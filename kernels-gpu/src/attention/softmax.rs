@@ -12,8 +12,6 @@ pub(super) struct Rows {
     limit: [u32; ROWS],
     /// The smallest limit: a chunk that ends at or before it needs no mask.
     lowest_limit: u32,
-    /// What is subtracted from scores: the maximum, where a key has been seen.
-    base: [f32; ROWS],
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max).
@@ -30,7 +28,7 @@ impl Rows {
         }
         // Limits rise with the row.
         let lowest_limit = row_limit(a, len, first_row);
-        Self { limit, lowest_limit, base: [0.0; ROWS], max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
     /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
@@ -72,8 +70,7 @@ impl Rows {
         for slot in 0..ROWS {
             // SAFETY: the caller's promise.
             max[slot] = unsafe { tile::row_max(max[slot]) };
-            self.base[slot] = finite(max[slot]);
-            rescale[slot] = math::exp2(self.max[slot] - self.base[slot]);
+            rescale[slot] = math::exp2(self.max[slot] - finite(max[slot]));
             self.sum[slot] *= rescale[slot];
         }
         self.max = max;
@@ -90,7 +87,7 @@ impl Rows {
         let mut weights = scores;
         for f in 0..2 {
             for i in 0..4 {
-                weights[f][i] = math::exp2(weights[f][i] - self.base[tile::slot(i)]);
+                weights[f][i] = math::exp2(weights[f][i] - finite(self.max[tile::slot(i)]));
                 self.sum[tile::slot(i)] += weights[f][i];
             }
         }

@@ -20,6 +20,15 @@ pub(crate) fn log2(x: f32) -> f32 {
     y
 }
 
+/// The same value, of which the compiler knows nothing: what is computed from it is computed here.
+#[inline(always)]
+pub(crate) fn opaque(x: u32) -> u32 {
+    let y: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("mov.u32 {0}, {1};", out(reg32) y, in(reg32) x, options(nostack, nomem)) }
+    y
+}
+
 /// The larger value; the other one if one is NaN.
 #[inline(always)]
 pub(crate) fn max(a: f32, b: f32) -> f32 {

@@ -41,7 +41,6 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     /// Offset of this lane's row and piece in `ldmatrix` of K, and of V.
     k_lane: u32,
     v_lane: u32,
-    policy: u64,
     element: PhantomData<E>,
 }
 
@@ -71,7 +70,6 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             k_lane: (matrix / 2 * 8 + row) * Self::K_PITCH + swizzled(matrix % 2, row) * PIECE,
             // V, transposed: matrices 0, 1 are 8 dims of two groups of 8 tokens, 2, 3 the next 8 dims.
             v_lane: (matrix % 2 * 8 + row) * Self::V_PITCH + swizzled(matrix / 2, row) * PIECE,
-            policy: copy::evict_first_policy(),
             element: PhantomData,
         }
     }
@@ -135,10 +133,19 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let mut source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
         let advance = (u64::from(step) * stride) as usize;
         let steps = Self::CHUNK.div_ceil(step);
+        // Made anew each time: kept, it takes two registers of a full file.
+        let policy = copy::evict_first_policy();
         if tokens >= Self::CHUNK && bytes == pieces * PIECE {
             for i in 0..steps {
                 // SAFETY: all rows of the chunk exist, and have all pieces.
-                unsafe { copy::copy_16(place(i), source, self.policy) };
+                unsafe {
+                    // What one warp reads, few others read again; what a block reads, the other rows' blocks do.
+                    if MEMBERS == warp::SIZE {
+                        copy::copy_16_with_policy(place(i), source, policy);
+                    } else {
+                        copy::copy_16(place(i), source);
+                    }
+                }
                 source = source.wrapping_add(advance);
             }
         } else {
@@ -146,7 +153,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
                 let exists = row + i * step < tokens && piece * PIECE < bytes;
                 let (source_or_first, bytes) = if exists { (source, PIECE) } else { (rows, 0) };
                 // SAFETY: the piece of a row below `tokens` exists; of another one, no byte is read.
-                unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes, self.policy) };
+                unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes) };
                 source = source.wrapping_add(advance);
             }
         }
