@@ -1,6 +1,5 @@
 //! What the lanes of a wave do together. They run in step, so nothing here waits for them.
 
-use super::math;
 use super::thread::thread_idx_x;
 use core::arch::amdgpu;
 
@@ -24,7 +23,10 @@ pub(crate) fn warp_id() -> u32 {
 /// itself: a wave has about a hundred registers for such values, which those that are seldom needed should not fill.
 #[inline(always)]
 pub(crate) fn per_lane(value: u32) -> u32 {
-    math::opaque(value)
+    /// DPP control: each lane of four reads itself.
+    const QUAD_PERM_IDENTITY: u32 = 0b11_10_01_00;
+    // SAFETY: no lane reads another.
+    unsafe { amdgpu::update_dpp::<QUAD_PERM_IDENTITY, 0xf, 0xf, true>(0, value) }
 }
 
 /// A value that is the same in all lanes, kept once for the wave: what loops and branches depend on.
