@@ -118,40 +118,38 @@ pub struct Geometry {
 impl Geometry {
     /// Query rows of one matrix product.
     pub const ROWS: u32 = 16;
-    /// Shared memory that the rings of a block are to fill: about as much as must be under way on a
+    /// Shared memory that the rings of a block are to fill on NVIDIA: about as much as must be under way on a
     /// multiprocessor to keep the memory busy (measured on an H200).
     const RING_BYTES: u32 = 140 << 10;
-    /// Shared memory that a block can have, on the vendor with less of it.
+    /// Shared memory that a block can have.
     const NVIDIA_SHARED_BYTES: u32 = 227 << 10;
     const AMD_SHARED_BYTES: u32 = 160 << 10;
 
     /// The sizes of the kernel with these head dims, block shape and query tiles.
     pub const fn of(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
-        let query_in_shared = match vendor {
-            // Registers of a lane for a tile's query and output rows; 255 there are.
-            Vendor::Nvidia => q_tiles * (head_dim_qk / 4 + head_dim_v / 2) > 160,
-            Vendor::Amd => false,
-        };
-        let (warps, shares) = match shape {
+        match vendor {
+            Vendor::Nvidia => Self::nvidia(head_dim_qk, head_dim_v, shape, q_tiles),
+            Vendor::Amd => Self::amd(head_dim_qk, head_dim_v, shape, q_tiles),
+        }
+    }
+
+    const fn nvidia(head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+        // Registers of a lane for a tile's query and output rows; 255 there are.
+        let query_in_shared = q_tiles * (head_dim_qk / 4 + head_dim_v / 2) > 160;
+        let (warps, rings) = match shape {
             BlockShape::SplitKv => (4, 4),
             BlockShape::SharedKv => (8, 1),
         };
-        let tile_m = Self::ROWS * warps / shares;
-        let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(head_dim_qk) } else { 0 };
-        let merge = match shape {
-            BlockShape::SplitKv => warps * q_tiles * tile_m * (Self::merge_pitch(head_dim_v) + 2) * 4,
-            BlockShape::SharedKv => 0,
-        };
-        let limit = match vendor {
-            Vendor::Nvidia => Self::NVIDIA_SHARED_BYTES,
-            Vendor::Amd => Self::AMD_SHARED_BYTES,
-        };
-        let room = if limit - query - merge < Self::RING_BYTES { limit - query - merge } else { Self::RING_BYTES };
+        let query =
+            if query_in_shared { q_tiles * Self::tile_m(shape, warps) * Self::row_bytes(head_dim_qk) } else { 0 };
+        let rest = query + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
+        let limit = Self::NVIDIA_SHARED_BYTES;
+        let room = if limit - rest < Self::RING_BYTES { limit - rest } else { Self::RING_BYTES };
         // Half a chunk where two whole ones do not fit, or where their scores do not fit the registers.
-        let stage_32 = Self::stage_bytes(vendor, head_dim_qk, head_dim_v, 32);
-        let chunk = if query_in_shared || limit - query - merge < 2 * shares * stage_32 { 16 } else { 32 };
+        let stage_32 = Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, 32);
+        let chunk = if query_in_shared || limit - rest < 2 * rings * stage_32 { 16 } else { 32 };
         let stages = {
-            let fit = room / shares / Self::stage_bytes(vendor, head_dim_qk, head_dim_v, chunk);
+            let fit = room / rings / Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, chunk);
             if fit < 2 {
                 2
             } else if fit > 8 {
@@ -160,31 +158,90 @@ impl Geometry {
                 fit
             }
         };
-        let shared_bytes = shares * stages * Self::stage_bytes(vendor, head_dim_qk, head_dim_v, chunk) + query + merge;
+        let shared_bytes =
+            rings * stages * Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, chunk) + rest;
         assert!(shared_bytes <= limit, "a block's shared memory");
         Self {
-            tile_m,
-            tile_n: shares * chunk,
+            tile_m: Self::tile_m(shape, warps),
+            tile_n: rings * chunk,
             warps,
             chunk,
             stages,
-            threads: warps * vendor.warp_size(),
+            threads: warps * Vendor::Nvidia.warp_size(),
             query_in_shared,
             shared_bytes,
             min_blocks: 1,
         }
     }
 
-    /// Bytes of shared memory in one stage of a ring. On AMD, K goes straight to registers and only V is staged.
-    pub const fn stage_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, chunk: u32) -> u32 {
+    const fn amd(head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+        // Registers of a lane with one or two waves on a SIMD, and how often those hold a chunk's K.
+        let (registers, k_copies, mut warps) = match shape {
+            BlockShape::SplitKv => (512, 2, 4),
+            BlockShape::SharedKv => (256, 1, 8),
+        };
+        // A lane's part of the query and output rows, and of the scores and K of a chunk of 64 tokens.
+        let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 4 + 16) + k_copies * head_dim_qk / 2;
+        let mut chunk = if used > registers * 3 / 4 { 32 } else { 64 };
+        // K of one chunk is kept ahead in registers, or read before the next one is copied.
+        let stages = 2;
+        loop {
+            let rings = match shape {
+                BlockShape::SplitKv => warps,
+                BlockShape::SharedKv => 1,
+            };
+            let shared_bytes = rings * stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, chunk)
+                + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
+            if shared_bytes <= Self::AMD_SHARED_BYTES {
+                return Self {
+                    tile_m: Self::tile_m(shape, warps),
+                    tile_n: rings * chunk,
+                    warps,
+                    chunk,
+                    stages,
+                    threads: warps * Vendor::Amd.warp_size(),
+                    query_in_shared: false,
+                    shared_bytes,
+                    min_blocks: 1,
+                };
+            }
+            // Half a chunk where whole ones do not fit, then fewer waves.
+            if chunk > 32 {
+                chunk /= 2;
+            } else {
+                warps -= 1;
+            }
+        }
+    }
+
+    /// Packed query rows of one tile.
+    const fn tile_m(shape: BlockShape, warps: u32) -> u32 {
+        match shape {
+            BlockShape::SplitKv => Self::ROWS,
+            BlockShape::SharedKv => Self::ROWS * warps,
+        }
+    }
+
+    /// Bytes of the buffer in which a block's warps merge what they saw of the same rows.
+    const fn merge_bytes(head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
+        match shape {
+            BlockShape::SplitKv => warps * q_tiles * Self::ROWS * (Self::merge_pitch(head_dim_v) + 2) * 4,
+            BlockShape::SharedKv => 0,
+        }
+    }
+
+    /// Bytes of shared memory in one stage of a ring. On AMD, a warp with a ring of its own takes K straight to
+    /// registers, and rows lie without gaps.
+    pub const fn stage_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, chunk: u32) -> u32 {
         chunk
-            * match vendor {
-                Vendor::Nvidia => Self::row_bytes(head_dim_qk) + Self::row_bytes(head_dim_v),
-                Vendor::Amd => head_dim_v * 2,
+            * match (vendor, shape) {
+                (Vendor::Nvidia, _) => Self::row_bytes(head_dim_qk) + Self::row_bytes(head_dim_v),
+                (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * 2,
+                (Vendor::Amd, BlockShape::SharedKv) => (head_dim_qk + head_dim_v) * 2,
             }
     }
 
-    /// Distance in bytes between rows of 16-bit elements in shared memory: whole lines of 128 bytes. (Rows one
+    /// Distance in bytes between rows of 16-bit elements in shared memory on NVIDIA: whole lines of 128 bytes. (Rows one
     /// piece longer need no swizzle, but cost 7 % of the bandwidth on an H200: their copies cross lines.)
     pub const fn row_bytes(head_dim: u32) -> u32 {
         (head_dim * 2).next_multiple_of(128)

@@ -4,11 +4,11 @@ use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
 use super::softmax::Rows;
-use crate::abi::{AttentionArguments, Geometry};
-use crate::gpu::query::{self, Query};
+use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{self, Element, Fragment};
-use crate::gpu::{VENDOR, divide, math::opaque, shared, thread, warp};
+use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp};
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
@@ -30,7 +30,7 @@ pub(crate) unsafe fn forward<
 >(
     a: AttentionArguments,
 ) {
-    let a = with_strides_per_lane(a);
+    let a = with_rare_arguments_per_lane(a);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
@@ -41,7 +41,8 @@ pub(crate) unsafe fn forward<
     let sizes = Sizes { tile_rows: QT as u32 * tile_m, tile_n, warp_token };
 
     let (head_dim_qk, head_dim_v) = ((QF * tile::DEPTH) as u32, (OF * tile::COLUMNS) as u32);
-    let ring_bytes = STAGES as u32 * Geometry::stage_bytes(VENDOR, head_dim_qk, head_dim_v, chunk);
+    let shape = if splits_kv { BlockShape::SplitKv } else { BlockShape::SharedKv };
+    let ring_bytes = STAGES as u32 * Geometry::stage_bytes(VENDOR, head_dim_qk, head_dim_v, shape, chunk);
     let rings = if splits_kv { warps } else { 1 };
     let query_bytes = if QUERY_IN_SHARED { sizes.tile_rows * Geometry::row_bytes(head_dim_qk) } else { 0 };
     let memory = shared::dynamic_shared_mem();
@@ -68,15 +69,20 @@ pub(crate) unsafe fn forward<
     while index < units(&a) {
         // SAFETY: the index is in range; the caller's promise.
         let unit = unsafe { Unit::new(&a, index, sizes) };
-        let source = QueryRows { a: &a, unit };
+        let source = QueryRows { a, unit };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let query =
             unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
-        let mut rows: [Rows; QT] =
-            core::array::from_fn(|t| Rows::new(&a, unit.len, unit.first_row + t as u32 * tile_m + warp_row, lane));
+        let first = unit.first_row + warp_row;
+        // Where it is asked for: what follows from it is needed once a unit.
+        let unit_lane = warp::per_lane(lane);
+        let mut rows = [Rows::new(&a, unit.len, first, unit_lane); QT];
+        for t in 1..QT {
+            rows[t] = Rows::new(&a, unit.len, first + t as u32 * tile_m, unit_lane);
+        }
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
         // A warp all of whose rows lie beyond the last one only copies.
-        let busy = unit.first_row + warp_row < Unit::rows(&a);
+        let busy = warp::uniform(first) < warp::uniform(Unit::rows(&a));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -107,7 +113,8 @@ pub(crate) unsafe fn forward<
         // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
         let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&a, opaque(index), sizes) } } else { unit };
-        let output = UnitOutput::new(&a, unit);
+        let output = UnitOutput::new(a, unit);
+        let lane = warp::per_lane(lane);
         for t in 0..QT {
             let first = t as u32 * tile_m + warp_row;
             // SAFETY: all lanes are here; a barrier ended the last unit's reading.
@@ -133,32 +140,43 @@ pub(crate) unsafe fn forward<
     }
 }
 
-/// The arguments, with the strides that are needed once a unit out of the registers that all lanes share.
+/// The arguments, with what is needed once a unit out of the registers that all lanes share.
 #[inline(always)]
-fn with_strides_per_lane(a: AttentionArguments) -> AttentionArguments {
-    let per_lane =
+fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
+    let stride =
         |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
     AttentionArguments {
-        q_stride_batch: per_lane(a.q_stride_batch),
-        q_stride_seq: per_lane(a.q_stride_seq),
-        q_stride_head: per_lane(a.q_stride_head),
-        o_stride_batch: per_lane(a.o_stride_batch),
-        o_stride_seq: per_lane(a.o_stride_seq),
-        o_stride_head: per_lane(a.o_stride_head),
+        q_stride_batch: stride(a.q_stride_batch),
+        q_stride_seq: stride(a.q_stride_seq),
+        q_stride_head: stride(a.q_stride_head),
+        k_stride_batch: stride(a.k_stride_batch),
+        k_stride_head: stride(a.k_stride_head),
+        v_stride_batch: stride(a.v_stride_batch),
+        v_stride_head: stride(a.v_stride_head),
+        o_stride_batch: stride(a.o_stride_batch),
+        o_stride_seq: stride(a.o_stride_seq),
+        o_stride_head: stride(a.o_stride_head),
+        batch: warp::per_lane(a.batch),
+        sq: warp::per_lane(a.sq),
+        head_dim_qk: warp::per_lane(a.head_dim_qk),
+        head_dim_v: warp::per_lane(a.head_dim_v),
+        kv_heads: warp::per_lane(a.kv_heads),
+        group: warp::per_lane(a.group),
+        m_blocks: warp::per_lane(a.m_blocks),
         ..a
     }
 }
 
 /// The rows of a unit's query tiles.
-struct QueryRows<'a> {
-    a: &'a AttentionArguments,
+struct QueryRows {
+    a: AttentionArguments,
     unit: Unit,
 }
 
-impl query::Rows for QueryRows<'_> {
+impl QuerySource for QueryRows {
     #[inline(always)]
     fn row(&self, row: u32) -> Option<*const u8> {
-        let (a, unit) = (self.a, &self.unit);
+        let (a, unit) = (&self.a, &self.unit);
         let row = unit.first_row + row;
         if row >= Unit::rows(a) {
             return None;

@@ -5,7 +5,7 @@ use super::output::{LN_2, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
 use crate::gpu::tile::{self, Fragment, ROWS, RUN};
-use crate::gpu::{Float4, math, thread};
+use crate::gpu::{Float4, math, thread, warp};
 
 /// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
 #[inline(always)]
@@ -20,7 +20,7 @@ fn normalise(max: f32, sum: f32) -> (f32, f32) {
 /// Every lane of the warp reaches this call; the arguments behind `output` are as the ABI says.
 #[inline(always)]
 pub(super) unsafe fn write_rows<const OF: usize>(
-    output: &UnitOutput<'_>,
+    output: &UnitOutput,
     first: u32,
     lane: u32,
     rows: &Rows,
@@ -100,10 +100,10 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
     /// # Safety
     /// Every thread of the block reaches this call; a barrier lies between every warp's [`Self::write`] and it.
     #[inline(always)]
-    pub(super) unsafe fn write_rows(&self, output: &UnitOutput<'_>) {
+    pub(super) unsafe fn write_rows(&self, output: &UnitOutput) {
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
-        let mut item = thread::thread_idx_x();
+        let mut item = warp::per_lane(thread::thread_idx_x());
         while item < self.rows * pieces {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.

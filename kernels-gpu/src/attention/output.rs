@@ -166,28 +166,28 @@ unsafe fn store_halves<const N: usize>(target: *mut u8, x: [f32; N], pack: impl 
 }
 
 /// Where an attention kernel writes a unit's rows: the final result of an unsplit plan, or the split's part.
-pub(super) struct UnitOutput<'a> {
-    a: &'a AttentionArguments,
+pub(super) struct UnitOutput {
+    a: AttentionArguments,
     unit: Unit,
     target: Final,
     /// Row of the partial results that the unit's first row has.
     first_partial: u64,
 }
 
-impl<'a> UnitOutput<'a> {
+impl UnitOutput {
     #[inline(always)]
-    pub(super) fn new(a: &'a AttentionArguments, unit: Unit) -> Self {
+    pub(super) fn new(a: AttentionArguments, unit: Unit) -> Self {
         let heads = u64::from(a.batch) * u64::from(a.kv_heads);
         let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
         let first_partial =
-            (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(a)) + u64::from(unit.first_row);
-        Self { a, unit, target: Final::from(a), first_partial }
+            (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(&a)) + u64::from(unit.first_row);
+        Self { a, unit, target: Final::from(&a), first_partial }
     }
 
     /// The unit's row `row`; one that does not exist is written nowhere.
     #[inline(always)]
     pub(super) fn row(&self, row: u32) -> RowOutput {
-        let (a, unit) = (self.a, &self.unit);
+        let (a, unit) = (&self.a, &self.unit);
         let packed = unit.first_row + row;
         if packed >= Unit::rows(a) {
             return RowOutput::NONE;

@@ -26,7 +26,7 @@ pub(super) struct Unit {
 /// Units of the launch; the host checks that they fit.
 #[inline(always)]
 pub(super) fn units(a: &AttentionArguments) -> u32 {
-    a.num_splits * a.batch * a.m_blocks * a.kv_heads
+    warp::uniform(a.num_splits * a.batch * a.m_blocks * a.kv_heads)
 }
 
 /// Keys that query `query` sees: those below this number.

@@ -6,6 +6,7 @@ use crate::gpu::tile::{self, Fragment, ROWS};
 use crate::gpu::{divide, math};
 
 /// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
+#[derive(Clone, Copy)]
 pub(super) struct Rows {
     /// Keys that the row sees: those below.
     limit: [u32; ROWS],
@@ -21,18 +22,12 @@ impl Rows {
     /// State before the first key, for the packed rows from `first_row` on.
     #[inline(always)]
     pub(super) fn new(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
-        // Rows beyond the last one compute on zeros and are not written; they keep the last one's limit.
-        let limit_of = |row: u32| {
-            // SAFETY: group is not 0.
-            let (query, _) = unsafe { divide(row.min(a.sq * a.group - 1), a.group) };
-            key_limit(a, len, query)
-        };
         let mut limit = [0; ROWS];
         for slot in 0..ROWS {
-            limit[slot] = limit_of(first_row + tile::row(lane, slot));
+            limit[slot] = row_limit(a, len, first_row + tile::row(lane, slot));
         }
         // Limits rise with the row.
-        let lowest_limit = limit_of(first_row);
+        let lowest_limit = row_limit(a, len, first_row);
         Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
@@ -98,6 +93,15 @@ impl Rows {
         }
         weights
     }
+}
+
+/// Keys that packed row `row` sees. Rows beyond the last one compute on zeros and are not written; they keep the last
+/// one's limit. (Not a closure: LLVM would keep the arguments that it refers to in memory, on AMD.)
+#[inline(always)]
+fn row_limit(a: &AttentionArguments, len: u32, row: u32) -> u32 {
+    // SAFETY: group is not 0.
+    let (query, _) = unsafe { divide(row.min(a.sq * a.group - 1), a.group) };
+    key_limit(a, len, query)
 }
 
 /// What to subtract from scores whose maximum is `max`: itself, or 0 where no key was seen, so that minus

@@ -38,6 +38,14 @@ pub(crate) struct Chunk {
     pub(crate) tokens: u32,
 }
 
+/// Where the rows of a block's query tiles lie in global memory.
+pub(crate) trait QuerySource {
+    /// The row's first element, aligned to 16 bytes, or `None` for a row of zeros.
+    fn row(&self, row: u32) -> Option<*const u8>;
+    /// Head dims that a row has; those beyond are zeros. A multiple of 8.
+    fn dims(&self) -> u32;
+}
+
 /// Floats that are loaded and stored at once.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]

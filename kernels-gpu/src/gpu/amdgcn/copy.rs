@@ -4,6 +4,7 @@
 //! [`super::matrix::load_matrix_transposed`] reads. Every wait here is therefore also a line that no
 //! memory access crosses, neither in LLVM's optimiser nor in its scheduler.
 
+use super::layout::PIECE;
 use core::arch::amdgpu;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -12,6 +13,17 @@ unsafe extern "unadjusted" {
     fn load_to_lds(global: *const u8, shared: u32, bytes: u32, offset: u32, cache: u32);
     #[link_name = "llvm.amdgcn.s.waitcnt"]
     safe fn s_waitcnt(counters: u32);
+}
+
+/// What is read in place of what does not exist.
+#[repr(C, align(16))]
+struct Zeros([u8; PIECE as usize]);
+static ZEROS: Zeros = Zeros([0; PIECE as usize]);
+
+/// `piece` if it exists, else a piece of zeros.
+#[inline(always)]
+pub(super) fn piece_or_zeros(piece: *const u8, exists: bool) -> *const u8 {
+    if exists { piece } else { ZEROS.0.as_ptr() }
 }
 
 /// Starts to copy 16 bytes for each lane: those of lane `l` go to `shared + 16 * l`.

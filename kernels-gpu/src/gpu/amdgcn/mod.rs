@@ -4,8 +4,10 @@
 //! used, under the intrinsic's LLVM name. LLVM knows which of them are convergent.
 
 pub(crate) mod copy;
+mod layout;
 pub(crate) mod math;
 pub(crate) mod matrix;
+pub(crate) mod query;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod thread;

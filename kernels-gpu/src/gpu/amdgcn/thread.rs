@@ -24,17 +24,29 @@ pub(crate) fn block_idx_x() -> u32 {
     amdgpu::workgroup_id_x()
 }
 
+/// Threads of a block.
+#[inline(always)]
+pub(crate) fn block_dim_x() -> u32 {
+    // SAFETY: every kernel is launched through a packet, which stays while it runs; a block has a thread.
+    unsafe {
+        let threads = u32::from((*dispatch()).workgroup_size[0]);
+        core::hint::assert_unchecked(threads != 0);
+        threads
+    }
+}
+
 /// Blocks in the grid.
 #[inline(always)]
 pub(crate) fn grid_dim_x() -> u32 {
-    let dispatch = core::intrinsics::gpu::amdgpu_dispatch_ptr().cast::<Dispatch>();
-    // SAFETY: every kernel is launched through a packet, which stays while it runs and counts in threads; a
-    // block has at least one.
-    unsafe {
-        let threads = u32::from((*dispatch).workgroup_size[0]);
-        core::hint::assert_unchecked(threads != 0);
-        (*dispatch).grid_size[0] / threads
-    }
+    // SAFETY: as for `block_dim_x`. The packet counts in threads.
+    let threads = unsafe { (*dispatch()).grid_size[0] };
+    threads / block_dim_x()
+}
+
+/// The dispatch packet.
+#[inline(always)]
+fn dispatch() -> *const Dispatch {
+    core::intrinsics::gpu::amdgpu_dispatch_ptr().cast()
 }
 
 /// Waits for all threads of the block, and makes their shared-memory accesses visible to each other.

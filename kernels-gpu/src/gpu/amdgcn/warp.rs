@@ -18,13 +18,14 @@ pub(crate) fn warp_id() -> u32 {
     uniform(thread_idx_x() / SIZE)
 }
 
-/// A value that is the same in all lanes, kept by each lane for itself. A wave has about a hundred registers
-/// for what is the same in all lanes: arguments and indices that are seldom needed should not fill them.
+/// The lane's value, computed here: LLVM does not see what it is, and so moves nothing that depends on it out of a
+/// loop, where it would take a register all the time. A value that is the same in all lanes is kept by each lane for
+/// itself: a wave has about a hundred registers for such values, which those that are seldom needed should not fill.
 #[inline(always)]
 pub(crate) fn per_lane(value: u32) -> u32 {
     /// DPP control: each lane of four reads itself.
     const QUAD_PERM_IDENTITY: u32 = 0b11_10_01_00;
-    // SAFETY: no lane reads another. LLVM does not see that, and so keeps the value in a vector register.
+    // SAFETY: no lane reads another.
     unsafe { amdgpu::update_dpp::<QUAD_PERM_IDENTITY, 0xf, 0xf, true>(0, value) }
 }
 

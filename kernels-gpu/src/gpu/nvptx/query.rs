@@ -6,7 +6,7 @@ use super::ring::{PIECE, further, swizzled};
 use super::tile::{DEPTH, ROWS};
 use super::{shared, thread, warp};
 use crate::abi::Geometry;
-use crate::gpu::Float4;
+use crate::gpu::{Float4, QuerySource};
 
 /// `QT` times 16 query rows of `QF * DEPTH` dims.
 pub(crate) struct Query<const QF: usize, const QT: usize, const IN_SHARED: bool> {
@@ -18,14 +18,6 @@ pub(crate) struct Query<const QF: usize, const QT: usize, const IN_SHARED: bool>
     tile_bytes: u32,
 }
 
-/// Where the rows of a block's query tiles lie in global memory.
-pub(crate) trait Rows {
-    /// The row's first element, aligned to 16 bytes, or `None` for a row of zeros.
-    fn row(&self, row: u32) -> Option<*const u8>;
-    /// Head dims that a row has; those beyond are zeros. A multiple of 8.
-    fn dims(&self) -> u32;
-}
-
 impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_SHARED> {
     const PITCH: u32 = Geometry::row_bytes((QF * DEPTH) as u32);
 
@@ -33,16 +25,22 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
     /// block holds `block_rows` rows at `memory`.
     ///
     /// # Safety
-    /// Every thread of the block reaches this call, and none reads rows of an earlier call any more. `rows` says the
+    /// Every thread of the block reaches this call, and none reads rows of an earlier call any more. `source` says the
     /// truth. `memory` is shared memory for the block's rows, aligned to 128 bytes, where `IN_SHARED`.
     #[inline(always)]
-    pub(crate) unsafe fn load(rows: &impl Rows, first: u32, stride: u32, block_rows: u32, memory: *mut u8) -> Self {
+    pub(crate) unsafe fn load(
+        source: &impl QuerySource,
+        first: u32,
+        stride: u32,
+        block_rows: u32,
+        memory: *mut u8,
+    ) -> Self {
         let lane = warp::lane_id();
         let mut query = Self { fragments: [[[0; 4]; QF]; QT], address: 0, tile_bytes: stride * Self::PITCH };
         if IN_SHARED {
             // SAFETY: the caller's promise.
             unsafe {
-                Self::stage(rows, block_rows, memory);
+                Self::stage(source, block_rows, memory);
                 thread::sync_threads();
                 // Matrices 0, 1 are rows 0..8 and 8..16 of the first depth half, 2, 3 those of the second.
                 let row = first + lane % 16;
@@ -53,16 +51,16 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
         }
         for t in 0..QT {
             for slot in 0..ROWS {
-                if let Some(row) = rows.row(first + t as u32 * stride + super::tile::row(lane, slot)) {
+                if let Some(row) = source.row(first + t as u32 * stride + super::tile::row(lane, slot)) {
                     let words = row.cast::<u32>();
                     for f in 0..QF {
                         let word = f * DEPTH / 2 + (lane % 4) as usize;
                         // SAFETY: only words that the row has.
                         unsafe {
-                            if ((2 * word) as u32) < rows.dims() {
+                            if ((2 * word) as u32) < source.dims() {
                                 query.fragments[t][f][slot] = *words.add(word);
                             }
-                            if ((2 * word + 8) as u32) < rows.dims() {
+                            if ((2 * word + 8) as u32) < source.dims() {
                                 query.fragments[t][f][slot + 2] = *words.add(word + 4);
                             }
                         }
@@ -78,17 +76,17 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
     /// # Safety
     /// As for [`Self::load`].
     #[inline(always)]
-    unsafe fn stage(rows: &impl Rows, block_rows: u32, memory: *mut u8) {
+    unsafe fn stage(source: &impl QuerySource, block_rows: u32, memory: *mut u8) {
         let pieces = (QF * DEPTH) as u32 / 8;
         let mut item = thread::thread_idx_x();
         while item < block_rows * pieces {
             let (row, piece) = (item / pieces, item % pieces);
             let mut value = Float4([0.0; 4]);
-            if let Some(source) = rows.row(row)
-                && piece * 8 < rows.dims()
+            if let Some(row_start) = source.row(row)
+                && piece * 8 < source.dims()
             {
                 // SAFETY: the row has the piece.
-                value = unsafe { source.cast::<Float4>().add(piece as usize).read() };
+                value = unsafe { row_start.cast::<Float4>().add(piece as usize).read() };
             }
             let place = (row * Self::PITCH + swizzled(piece, row) * PIECE) as usize;
             // SAFETY: the place lies in the block's rows.

@@ -18,7 +18,7 @@ pub(crate) fn warp_id() -> u32 {
     thread_idx_x() / SIZE
 }
 
-/// A value that is the same in all lanes, kept by each lane for itself: here that is what any value is.
+/// The lane's value, computed here and kept by each lane for itself: ptxas decides by itself what is.
 #[inline(always)]
 pub(crate) fn per_lane(value: u32) -> u32 {
     value
