@@ -104,7 +104,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
         let mut item = warp::per_lane(thread::thread_idx_x());
-        while item < self.rows * pieces {
+        while item < output.rows().min(self.rows) * pieces {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {

@@ -184,6 +184,12 @@ impl UnitOutput {
         Self { a, unit, target: Final::from(&a), first_partial }
     }
 
+    /// Rows from the unit's first one to the KV head's last.
+    #[inline(always)]
+    pub(super) fn rows(&self) -> u32 {
+        Unit::rows(self.a) - self.unit.first_row
+    }
+
     /// The unit's row `row`; one that does not exist is written nowhere.
     #[inline(always)]
     pub(super) fn row(&self, row: u32) -> RowOutput {
