@@ -187,7 +187,7 @@ impl UnitOutput {
     /// Rows from the unit's first one to the KV head's last.
     #[inline(always)]
     pub(super) fn rows(&self) -> u32 {
-        Unit::rows(self.a) - self.unit.first_row
+        Unit::rows(&self.a) - self.unit.first_row
     }
 
     /// The unit's row `row`; one that does not exist is written nowhere.
