@@ -97,7 +97,7 @@ pub enum BlockShape {
 pub struct Geometry {
     /// Packed query rows of one tile. A block owns `q_tiles * tile_m`.
     pub tile_m: u32,
-    /// KV tokens that the block takes in one step. Split boundaries are multiples of it.
+    /// KV tokens that the block takes in one step. Split boundaries are multiples of it. It divides 128.
     pub tile_n: u32,
     /// Warps of a block.
     pub warps: u32,
@@ -175,42 +175,36 @@ impl Geometry {
     }
 
     const fn amd(head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
-        // Registers of a lane with one or two waves on a SIMD, and how often those hold a chunk's K.
-        let (registers, k_copies, mut warps) = match shape {
-            BlockShape::SplitKv => (512, 2, 4),
-            BlockShape::SharedKv => (256, 1, 8),
-        };
-        // A lane's part of the query and output rows, and of the scores and K of a chunk of 64 tokens.
-        let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 4 + 16) + k_copies * head_dim_qk / 2;
-        let mut chunk = if used > registers * 3 / 4 { 32 } else { 64 };
         // K of one chunk is kept ahead in registers, or read before the next one is copied.
         let stages = 2;
-        loop {
-            let rings = match shape {
-                BlockShape::SplitKv => warps,
-                BlockShape::SharedKv => 1,
-            };
-            let shared_bytes = rings * stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, chunk)
-                + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
-            if shared_bytes <= Self::AMD_SHARED_BYTES {
-                return Self {
-                    tile_m: Self::tile_m(shape, warps),
-                    tile_n: rings * chunk,
-                    warps,
-                    chunk,
-                    stages,
-                    threads: warps * Vendor::Amd.warp_size(),
-                    query_in_shared: false,
-                    shared_bytes,
-                    min_blocks: 1,
-                };
+        let (rings, warps, chunk) = match shape {
+            // One wave on a SIMD, or fewer where the shared memory does not hold their rings.
+            BlockShape::SplitKv => {
+                let warp_bytes = stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, 32)
+                    + Self::merge_bytes(head_dim_v, shape, 1, q_tiles);
+                let warps = if 4 * warp_bytes <= Self::AMD_SHARED_BYTES { 4 } else { 2 };
+                (warps, warps, 32)
             }
-            // Half a chunk where whole ones do not fit, then fewer waves.
-            if chunk > 32 {
-                chunk /= 2;
-            } else {
-                warps -= 1;
+            // Two waves on a SIMD, of 256 registers. A lane's part of the query and output rows, and of the scores
+            // and K of 64 tokens, leaves a quarter of them to what else there is, or is halved.
+            BlockShape::SharedKv => {
+                let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 4 + 16) + head_dim_qk / 2;
+                (1, 8, if used <= 192 { 64 } else { 32 })
             }
+        };
+        let shared_bytes = rings * stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, chunk)
+            + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
+        assert!(shared_bytes <= Self::AMD_SHARED_BYTES, "a block's shared memory");
+        Self {
+            tile_m: Self::tile_m(shape, warps),
+            tile_n: rings * chunk,
+            warps,
+            chunk,
+            stages,
+            threads: warps * Vendor::Amd.warp_size(),
+            query_in_shared: false,
+            shared_bytes,
+            min_blocks: 1,
         }
     }
 

@@ -10,11 +10,12 @@ use splitkv_tests::site::{Site, suite};
 /// Runs a case; the matrix instructions, the tokens that a warp takes at once, and the output.
 fn count(site: &Site, case: &Case, tensors: &Tensors) -> (u64, u32, Bits) {
     let mut launch = Launch::new(site, case, tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
-    site.device.take_counters();
+    site.device.count_launches().unwrap_or_else(|error| panic!("{error}"));
     launch.run().unwrap_or_else(|error| panic!("{error}\n{case}"));
     let counters = site.device.take_counters();
     let name = launch.plan().kernel().name;
-    let matrix = counters.get(name).unwrap_or_else(|| panic!("{name} has no counters")).matrix_instructions;
+    let matrix =
+        counters.iter().filter(|launch| launch.kernel == name).map(|launch| launch.counters.matrix_instructions).sum();
     (matrix, launch.plan().geometry().chunk, launch.read().unwrap_or_else(|error| panic!("{error}\n{case}")))
 }
 
