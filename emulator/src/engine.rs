@@ -3,7 +3,8 @@
 use crate::counters::Counters;
 use crate::fault::Trap;
 use crate::memory::{Data, Memory, View};
-use crate::races::{Access, AccessLog, Merged, Site};
+use crate::order::{OrderedLog, Releases, Segment, find_race};
+use crate::races::{Access, AccessLog, Merged, Race, Site};
 use crate::shared::Shared;
 use crate::{Fault, FaultKind};
 use std::collections::BTreeMap;
@@ -130,6 +131,23 @@ impl Launch {
     }
 }
 
+/// What a block does to global memory, as far as other blocks may race with it.
+enum Log<'a> {
+    /// The kernel's blocks cannot see each other.
+    Unordered(AccessLog),
+    Ordered(OrderedLog<'a>),
+}
+
+impl Log<'_> {
+    #[inline]
+    fn add(&mut self, access: Access, address: u64, bytes: u32, site: Site, (reads, writes): (bool, bool)) {
+        match self {
+            Self::Unordered(log) => log.add(access, address, bytes, site),
+            Self::Ordered(log) => log.add(access, address, bytes, site, reads, writes),
+        }
+    }
+}
+
 /// What the warps of one block share. Global and shared memory are accessed through it.
 pub(crate) struct Block<'a> {
     pub(crate) launch: &'a Launch,
@@ -138,7 +156,7 @@ pub(crate) struct Block<'a> {
     pub(crate) shared: Shared,
     pub(crate) counters: Counters,
     view: View<'a>,
-    log: AccessLog,
+    log: Log<'a>,
     /// Grows with whatever another thread could notice.
     progress: u64,
 }
@@ -155,7 +173,7 @@ impl Block<'_> {
         align: u32,
     ) -> Result<Data, FaultKind> {
         let data = self.view.read(address, bytes, align)?;
-        self.log.add(access, address, bytes, site);
+        self.log.add(access, address, bytes, site, (true, false));
         Ok(data)
     }
 
@@ -171,7 +189,7 @@ impl Block<'_> {
         data: Data,
     ) -> Result<(), FaultKind> {
         self.view.write(address, bytes, align, data)?;
-        self.log.add(access, address, bytes, site);
+        self.log.add(access, address, bytes, site, (false, true));
         self.progress += 1;
         Ok(())
     }
@@ -190,9 +208,17 @@ impl Block<'_> {
             changed = new.is_some_and(|new| new != old);
             new
         })?;
-        self.log.add(Access::Atomic, address, bytes, site);
+        self.log.add(Access::Atomic, address, bytes, site, (true, true));
         self.progress += u64::from(changed);
         Ok(result)
+    }
+
+    /// A fence of a warp (of any of its lanes) that other blocks can see: what its next atomics write releases what
+    /// the warp knows; what its atomics have read is acquired.
+    pub(crate) fn global_fence(&mut self, warp: u32, acquire: bool, release: bool) {
+        if let Log::Ordered(log) = &mut self.log {
+            log.fence(warp, acquire, release);
+        }
     }
 
     /// Something happened that another thread of the block can see: a shared store, a copy, an arrival.
@@ -318,6 +344,9 @@ impl<P: Program> Warps<'_, P> {
                     self.warps[warp as usize].1 = WarpState::Ready;
                 }
                 self.block.shared.sync_block(&warps);
+                if let Log::Ordered(log) = &mut self.block.log {
+                    log.meet(&warps);
+                }
                 self.block.counters.barriers += 1;
                 released = true;
             }
@@ -347,6 +376,8 @@ struct Outcome {
     /// Blocks done whose predecessors are not all merged yet.
     early: BTreeMap<u64, AccessLog>,
     next: u64,
+    /// What the blocks of an ordered kernel did.
+    segments: Vec<Segment>,
     /// The fault of the lowest block so far.
     fault: Option<(u64, Box<Fault>)>,
 }
@@ -361,6 +392,7 @@ struct Running<'a> {
     next: AtomicU64,
     /// Blocks from here on need not run: an earlier one has a fault.
     limit: AtomicU64,
+    releases: Releases,
     outcome: Mutex<Outcome>,
 }
 
@@ -372,7 +404,7 @@ impl<'a> Running<'a> {
     }
 
     /// Starts the next block, in `shared` if there is one from a block that is done.
-    fn start(&self, shared: Option<Shared>) -> Option<(u64, Box<dyn Resident<'a> + 'a>)> {
+    fn start(&'a self, shared: Option<Shared>) -> Option<(u64, Box<dyn Resident<'a> + 'a>)> {
         let linear = self.next.fetch_add(1, Relaxed);
         if linear >= self.limit.load(Relaxed) {
             return None;
@@ -385,7 +417,12 @@ impl<'a> Running<'a> {
             shared,
             counters: Counters::default(),
             view: View::new(self.memory, self.allocations),
-            log: AccessLog::new(linear),
+            log: if self.program.info().ordered {
+                let (warps, warp_size) = (self.launch.warps(), self.launch.warp_size);
+                Log::Ordered(OrderedLog::new(linear, warps, warp_size, &self.releases))
+            } else {
+                Log::Unordered(AccessLog::new(linear))
+            },
             progress: 0,
         };
         Some((linear, self.program.start(block)))
@@ -399,23 +436,31 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// A race that was found when block `linear` was done; the instruction named may be another block's.
+    fn fail_by_race(&self, outcome: &mut Outcome, linear: u64, race: Race) {
+        let kind = FaultKind::GlobalRace { other: race.other };
+        let Site { pc, thread } = race.site;
+        self.fail(outcome, linear, Trap { kind, pc, thread: Some(thread), address: Some(race.address) });
+        if let Some((found, fault)) = &mut outcome.fault
+            && *found == linear
+        {
+            fault.block = self.launch.block_index(race.block);
+        }
+    }
+
     /// Takes what a block leaves and returns its shared memory for the next.
     fn finish(&self, linear: u64, block: Block<'_>) -> Shared {
         let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
         let outcome = &mut *outcome;
         outcome.counters += block.counters;
         outcome.counters.blocks += 1;
-        outcome.early.insert(linear, block.log);
+        match block.log {
+            Log::Ordered(log) => outcome.segments.extend(log.finish()),
+            Log::Unordered(log) => drop(outcome.early.insert(linear, log)),
+        }
         while let Some(log) = outcome.early.remove(&outcome.next) {
             if let Err(race) = outcome.merged.merge(log) {
-                let kind = FaultKind::GlobalRace { other: race.other };
-                let site = race.site;
-                let trap = Trap { kind, pc: site.pc, thread: Some(site.thread), address: Some(race.address) };
-                self.fail(outcome, outcome.next, trap);
-                // The instruction named may be the earlier block's.
-                if let Some((_, fault)) = &mut outcome.fault {
-                    fault.block = self.launch.block_index(race.block);
-                }
+                self.fail_by_race(outcome, outcome.next, race);
                 break;
             }
             outcome.next += 1;
@@ -424,7 +469,7 @@ impl<'a> Running<'a> {
     }
 
     /// Runs blocks one after the other until there are none.
-    fn run_in_parallel(&self) {
+    fn run_in_parallel(&'a self) {
         let mut shared = None;
         while let Some((linear, mut resident)) = self.start(shared.take()) {
             let result = loop {
@@ -445,7 +490,7 @@ impl<'a> Running<'a> {
     }
 
     /// Runs all blocks on this host thread, `RESIDENT` at a time, in turns.
-    fn run_in_order(&self) {
+    fn run_in_order(&'a self) {
         let mut residents: Vec<_> = (0..RESIDENT).map_while(|_| self.start(None)).collect();
         while !residents.is_empty() {
             let mut still = Vec::with_capacity(residents.len());
@@ -464,6 +509,10 @@ impl<'a> Running<'a> {
             }
             residents = still;
         }
+        let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
+        if let Some(race) = find_race(&outcome.segments) {
+            self.fail_by_race(&mut outcome, race.block, race);
+        }
     }
 }
 
@@ -477,6 +526,7 @@ pub(crate) fn run(program: &dyn AnyProgram, launch: &Launch, memory: &Memory) ->
         allocations: &allocations,
         next: AtomicU64::new(0),
         limit: AtomicU64::new(launch.blocks()),
+        releases: Releases::default(),
         outcome: Mutex::default(),
     };
     if program.info().ordered {

@@ -2,8 +2,8 @@
 //!
 //! Each block logs the bytes it reads, writes and accesses atomically, as exact sets in pages of bitmaps. When
 //! a block is done its sets are merged, in block order, with those of the blocks before it: a byte that one
-//! block wrote and another touched is a race, unless both accesses were atomic. Blocks of a launch are
-//! unordered, so the answer does not depend on which one the host happened to run first.
+//! block wrote and another touched is a race, unless both accesses were atomic. The answer does not depend on
+//! which block the host happened to run first. Blocks that order each other are the matter of [`crate::order`].
 //!
 //! Cost: 3 bits for each byte of a page that is touched, and 8 bytes for each word of a page that is written.
 
@@ -34,7 +34,8 @@ pub(crate) enum Access {
     Atomic,
 }
 
-struct Page {
+/// What was done to one page.
+pub(crate) struct Page {
     read: [u64; WORDS],
     write: [u64; WORDS],
     atomic: [u64; WORDS],
@@ -96,6 +97,24 @@ impl Page {
         }
     }
 
+    /// Whether anything in the page is written, plainly or atomically.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writers.is_some()
+    }
+
+    /// The first conflict with `other`, a later page of the same number. `blocks` are the two pages' blocks, where
+    /// they are of one block each.
+    pub(crate) fn race(&self, other: &Self, number: u64, blocks: (Option<u64>, Option<u64>)) -> Option<Race> {
+        let byte = self.conflict(other)?;
+        let address = number * PAGE + byte;
+        // Whichever of the two wrote is known exactly.
+        Some(match (other.writer(byte), self.writer(byte)) {
+            (Some((block, site)), first) => Race { address, block, site, other: first.map(|w| w.0).or(blocks.0) },
+            (None, Some((block, site))) => Race { address, block, site, other: blocks.1 },
+            (None, None) => unreachable!("one of two accesses in conflict wrote"),
+        })
+    }
+
     /// The block that last wrote the word of `byte` and where, if one did.
     fn writer(&self, byte: u64) -> Option<(u64, Site)> {
         let writer = self.writers.as_ref()?[(byte / 4) as usize];
@@ -109,14 +128,14 @@ pub(crate) struct AccessLog {
     block: u32,
     index: HashMap<u64, usize>,
     pages: Vec<Page>,
-    cache: [(u64, usize); CACHE],
+    cache: Box<[(u64, usize); CACHE]>,
 }
 
 impl AccessLog {
     /// An empty log of the block with this linear index (below 2^32 - 1).
     pub(crate) fn new(block: u64) -> Self {
         let block = u32::try_from(block + 1).expect("a grid has less than 2^32 - 1 blocks");
-        Self { block, index: HashMap::new(), pages: Vec::new(), cache: [(u64::MAX, 0); CACHE] }
+        Self { block, index: HashMap::new(), pages: Vec::new(), cache: Box::new([(u64::MAX, 0); CACHE]) }
     }
 
     #[inline]
@@ -131,6 +150,16 @@ impl AccessLog {
             *slot = (number, index);
         }
         &mut self.pages[slot.1]
+    }
+
+    /// Whether nothing has been logged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// The pages that were touched, with their numbers.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
+        self.index.iter().map(|(&number, &index)| (number, &self.pages[index]))
     }
 
     /// Logs an access of at most 16 bytes.
@@ -192,14 +221,8 @@ impl Merged {
                 self.pages.insert(number, page);
                 continue;
             };
-            if let Some(byte) = before.conflict(&page) {
-                let address = number * PAGE + byte;
-                // Whichever of the two wrote is known exactly.
-                return Err(match (page.writer(byte), before.writer(byte)) {
-                    (Some((block, site)), other) => Race { address, block, site, other: other.map(|o| o.0) },
-                    (None, Some((block, site))) => Race { address, block, site, other: Some(this) },
-                    (None, None) => unreachable!("one of two accesses in conflict wrote"),
-                });
+            if let Some(race) = before.race(&page, number, (None, Some(this))) {
+                return Err(race);
             }
             before.absorb(page);
         }

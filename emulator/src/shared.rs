@@ -1,15 +1,16 @@
 //! A block's shared memory (LDS): bytes, which of them are defined or in flight, and races between threads.
 //!
-//! Races are found with clocks. Each warp has a clock that every synchronisation of it advances; each access
-//! leaves a stamp (thread, clock of its warp); each warp knows, for every warp, up to which clock that warp's
-//! accesses are ordered before its own. A barrier makes its warps know all that any of them knows; a
-//! warp-level barrier orders the lanes of its warp. An access that meets a stamp of another thread beyond what
-//! its warp knows, one of the two writing, is a race.
+//! Races are found with [clocks](crate::clocks): each access leaves a stamp (thread, clock of its warp). An access
+//! that meets a stamp of another thread beyond what its warp knows, one of the two writing, is a race.
 
+use crate::clocks::Clocks;
 use crate::{FaultKind, memory::Data};
 
 const DEFINED: u8 = 1;
 const PENDING: u8 = 2;
+/// The same for four bytes at once.
+const ALL_DEFINED: u32 = u32::from_le_bytes([DEFINED; 4]);
+const ALL_PENDING: u32 = u32::from_le_bytes([PENDING; 4]);
 
 /// Stamps of writes are `clock << 11 | atomic << 10 | thread`, those of reads `clock << 11 | lane`; 0 is no access.
 const CLOCK_SHIFT: u32 = 11;
@@ -32,9 +33,7 @@ pub(crate) struct Shared {
     writes: Vec<u32>,
     /// Stamp of each granule's last read, for each warp.
     reads: Vec<u32>,
-    clock: Vec<u32>,
-    /// `known[w * warps + v]`: accesses of warp `v` up to this clock come before what warp `w` does now.
-    known: Vec<u32>,
+    clocks: Clocks,
 }
 
 /// Who accesses: the linear index of the thread in its block.
@@ -54,8 +53,7 @@ impl Shared {
             warps,
             writes: vec![0; granules],
             reads: vec![0; granules * warps],
-            clock: vec![1; warps],
-            known: vec![0; warps * warps],
+            clocks: Clocks::new(warps),
         }
     }
 
@@ -68,47 +66,36 @@ impl Shared {
     pub(crate) fn begin_block(&mut self) {
         self.bytes.fill(0);
         self.state.fill(0);
-        let latest = self.clock.iter().copied().max().unwrap_or(0);
-        if latest > LAST_CLOCK / 2 {
+        if self.clocks.latest() > LAST_CLOCK / 2 {
             self.forget_accesses();
         } else {
-            self.known.fill(latest);
-            self.clock.fill(latest + 1);
+            self.clocks.begin_after(self.clocks.latest());
         }
     }
 
     fn forget_accesses(&mut self) {
         self.writes.fill(0);
         self.reads.fill(0);
-        self.known.fill(0);
-        self.clock.fill(1);
-    }
-
-    fn advance(&mut self, warp: usize) {
-        if self.clock[warp] == LAST_CLOCK {
-            // After two million synchronisations: start again rather than mistake old stamps for new ones.
-            self.forget_accesses();
-        }
-        self.known[warp * self.warps + warp] = self.clock[warp];
-        self.clock[warp] += 1;
+        self.clocks.begin_after(0);
     }
 
     /// The lanes of a warp have synchronised: what each did comes before what any does next. A warp whose
     /// lanes run in lockstep calls this after each of its accesses.
     pub(crate) fn sync_warp(&mut self, warp: u32) {
-        self.advance(warp as usize);
+        self.make_room();
+        self.clocks.advance(warp);
     }
 
     /// These warps have met at a barrier.
     pub(crate) fn sync_block(&mut self, warps: &[u32]) {
-        for &w in warps {
-            self.advance(w as usize);
-        }
-        for v in 0..self.warps {
-            let known = warps.iter().map(|&w| self.known[w as usize * self.warps + v]).max().unwrap_or(0);
-            for &w in warps {
-                self.known[w as usize * self.warps + v] = known;
-            }
+        self.make_room();
+        self.clocks.meet(warps);
+    }
+
+    /// After two million synchronisations: starts again rather than mistake old stamps for new ones.
+    fn make_room(&mut self) {
+        if self.clocks.latest() == LAST_CLOCK {
+            self.forget_accesses();
         }
     }
 
@@ -129,7 +116,7 @@ impl Shared {
     }
 
     fn stamp(&self, thread: Thread) -> u32 {
-        self.clock[(thread / self.warp_size) as usize] << CLOCK_SHIFT | thread
+        self.clocks.now(thread / self.warp_size) << CLOCK_SHIFT | thread
     }
 
     /// The thread of a stamp, if what it did is not ordered before what `thread` does now.
@@ -139,15 +126,15 @@ impl Shared {
         if stamp == 0 || other == thread {
             return None;
         }
-        let (warp, other_warp) = ((thread / self.warp_size) as usize, (other / self.warp_size) as usize);
-        (stamp >> CLOCK_SHIFT > self.known[warp * self.warps + other_warp]).then_some(other)
+        let known = self.clocks.known(thread / self.warp_size, other / self.warp_size);
+        (stamp >> CLOCK_SHIFT > known).then_some(other)
     }
 
     /// Records a read of `granules` and checks it against writes.
     #[inline]
     fn record_read(&mut self, granules: std::ops::Range<usize>, thread: Thread) -> Result<(), FaultKind> {
         let (warp, lane) = (thread / self.warp_size, thread % self.warp_size);
-        let clock = self.clock[warp as usize];
+        let clock = self.clocks.now(warp);
         let plane = warp as usize * self.writes.len();
         for granule in granules {
             if let Some(other) = self.unordered(self.writes[granule], thread) {
@@ -175,7 +162,7 @@ impl Shared {
             for v in 0..self.warps {
                 let read = self.reads[v * self.writes.len() + granule];
                 let reader = read & THREAD;
-                if read >> CLOCK_SHIFT > self.known[warp * self.warps + v] && (v != warp || reader != lane) {
+                if read >> CLOCK_SHIFT > self.clocks.known(warp as u32, v as u32) && (v != warp || reader != lane) {
                     let other = v as u32 * self.warp_size + if reader == SEVERAL { 0 } else { reader };
                     return Err(FaultKind::SharedRace { other, what: "read, then write" });
                 }
@@ -188,32 +175,41 @@ impl Shared {
     #[inline]
     fn get(&self, range: std::ops::Range<usize>) -> Data {
         let mut data = Data::default();
-        let bytes = &self.bytes[range.clone()];
-        if let (words, []) = bytes.as_chunks::<4>() {
-            for (to, from) in data.words.iter_mut().zip(words) {
-                *to = u32::from_le_bytes(*from);
-            }
-        } else {
-            for (i, byte) in bytes.iter().enumerate() {
-                data.words[i / 4] |= u32::from(*byte) << (i % 4 * 8);
-            }
+        let (words, rest) = self.bytes[range.clone()].as_chunks::<4>();
+        for (to, from) in data.words.iter_mut().zip(words) {
+            *to = u32::from_le_bytes(*from);
         }
-        for (word, state) in self.state[range].chunks(4).enumerate() {
-            data.undefined |= u8::from(state.iter().any(|s| s & DEFINED == 0)) << word;
+        for (i, byte) in rest.iter().enumerate() {
+            data.words[words.len()] |= u32::from(*byte) << (i * 8);
         }
+        let (words, rest) = self.state[range].as_chunks::<4>();
+        for (word, state) in words.iter().enumerate() {
+            data.undefined |= u8::from(u32::from_le_bytes(*state) & ALL_DEFINED != ALL_DEFINED) << word;
+        }
+        data.undefined |= u8::from(rest.iter().any(|s| s & DEFINED == 0)) << words.len();
         data
     }
 
     #[inline]
     fn set(&mut self, range: std::ops::Range<usize>, data: Data, pending: u8) {
-        for (i, at) in range.enumerate() {
-            self.bytes[at] = (data.words[i / 4] >> (i % 4 * 8)) as u8;
-            self.state[at] = pending | if data.undefined >> (i / 4) & 1 == 0 { DEFINED } else { 0 };
+        let (words, rest) = self.bytes[range.clone()].as_chunks_mut::<4>();
+        for (to, from) in words.iter_mut().zip(data.words) {
+            *to = from.to_le_bytes();
         }
+        let last = data.words[words.len().min(3)].to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+        let state = |word: usize| pending | if data.undefined >> word & 1 == 0 { DEFINED } else { 0 };
+        let (words, rest) = self.state[range].as_chunks_mut::<4>();
+        for (word, to) in words.iter_mut().enumerate() {
+            *to = [state(word); 4];
+        }
+        rest.fill(state(words.len()));
     }
 
     fn check_settled(&self, range: &std::ops::Range<usize>) -> Result<(), FaultKind> {
-        if self.state[range.clone()].iter().any(|s| s & PENDING != 0) {
+        let (words, rest) = self.state[range.clone()].as_chunks::<4>();
+        let pending = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_PENDING != 0);
+        if pending || rest.iter().any(|s| s & PENDING != 0) {
             return Err(FaultKind::UsedBeforeWait { what: "asynchronous copy to shared memory used" });
         }
         Ok(())

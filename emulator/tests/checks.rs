@@ -21,12 +21,12 @@ struct Run {
     q: u64,
 }
 
-/// `p`: 256 bytes of zeros; `q`: 256 bytes of undefined workspace.
+/// `p`: 256 bytes of zeros; `q`: 4096 bytes of undefined workspace.
 fn setup() -> Run {
     let machine = Machine::with_memory(Arch::Sm90, 1 << 24);
     let p = machine.alloc(256).unwrap();
     machine.fill(p, 0, 256).unwrap();
-    let q = machine.alloc_workspace(256).unwrap();
+    let q = machine.alloc_workspace(4096).unwrap();
     Run { machine, p, q }
 }
 
@@ -193,6 +193,73 @@ fn global_races_between_blocks() {
     assert_eq!(words[..2], [256, 31]);
     let mixed = "red.global.add.u32 [%d1], 1; ld.global.u32 %r3, [%d1];";
     assert!(matches!(faulty(mixed, 2, 1, "").kind, FaultKind::GlobalRace { .. }));
+}
+
+/// Each block stores a row of partial results, and the last one to take a ticket adds them up.
+fn tickets(stored: &str, ticket: &str, taken: &str) -> String {
+    format!(
+        "mov.u32 %r3, %ctaid.x; mov.u32 %r4, %nctaid.x; mul.wide.u32 %d5, %r3, 256; add.u64 %d5, %d5, %d2;
+         add.u64 %d5, %d5, %d3; add.u32 %r5, %r2, %r3; st.global.u32 [%d5], %r5;
+         {stored}
+         setp.ne.u32 %p1, %r2, 0; @%p1 bra $L1;
+         {ticket} st.shared.u32 [fixed], %r6;
+         $L1: bar.sync 0; ld.shared.u32 %r6, [fixed]; add.u32 %r6, %r6, 1; setp.ne.u32 %p2, %r6, %r4;
+         @%p2 bra $L3;
+         {taken}
+         add.u64 %d6, %d2, %d3; mov.u32 %r7, 0; mov.u32 %r8, 0;
+         $L2: ld.global.u32 %r9, [%d6]; add.u32 %r7, %r7, %r9; add.u64 %d6, %d6, 256; add.u32 %r8, %r8, 1;
+         setp.lt.u32 %p3, %r8, %r4; @%p3 bra $L2;
+         setp.gt.u32 %p3, %r2, 62; @%p3 bra $L3; st.global.u32 [%d4], %r7;
+         $L3: ret;"
+    )
+}
+
+#[test]
+fn blocks_that_order_each_other_do_not_race() {
+    let atomic = "atom.acq_rel.gpu.global.inc.u32 %r6, [%d1+252], 100;";
+    let relaxed = "atom.relaxed.gpu.global.inc.u32 %r6, [%d1+252], 100;";
+    let fenced = format!("fence.acq_rel.gpu; {relaxed} fence.acq_rel.gpu;");
+    let (fence, barrier) = ("fence.acq_rel.gpu;", "bar.sync 0;");
+    let sums: Vec<u32> = (0..63).map(|t| 5 * t + 10).collect();
+    let sound_ones = [
+        tickets(barrier, atomic, ""),
+        tickets(barrier, &fenced, ""),
+        tickets(&format!("{fence} {barrier}"), &format!("membar.gl; {relaxed} membar.gl;"), ""),
+    ];
+    for body in sound_ones {
+        assert_eq!(sound(&body, 5, 64)[..63], sums[..]);
+    }
+    let faulty_ones = [
+        ("no release and no acquire", tickets(barrier, relaxed, "")),
+        ("no acquire", tickets(barrier, &format!("{fence} {relaxed}"), "")),
+        ("no release", tickets(barrier, relaxed, fence)),
+        ("the other warp's stores are not released", tickets("", atomic, "")),
+        ("the block's scope", tickets(barrier, &atomic.replace(".gpu", ".cta"), "")),
+    ];
+    for (what, body) in faulty_ones {
+        let fault = faulty(&body, 5, 64, "st.global.u32 [%d5]");
+        assert!(matches!(fault.kind, FaultKind::GlobalRace { other: Some(_) }), "{what}: {fault}");
+    }
+}
+
+#[test]
+fn a_flag_is_waited_for() {
+    let body = |store: &str, load: &str| {
+        format!(
+            "mov.u32 %r3, %ctaid.x; setp.eq.u32 %p1, %r3, 0; @!%p1 bra $L2;
+             $L1: {load} setp.eq.u32 %p2, %r4, 0; @%p2 bra $L1; ld.global.u32 %r5, [%d1+4]; st.global.u32 [%d1+8], %r5;
+             ret;
+             $L2: setp.ne.u32 %p1, %r3, 7; @%p1 bra $L3; st.global.u32 [%d1+4], 99; {store}
+             $L3: ret;"
+        )
+    };
+    let (release, acquire) = ("st.release.gpu.global.u32 [%d1], 1;", "ld.acquire.gpu.global.u32 %r4, [%d1];");
+    assert_eq!(sound(&body(release, acquire), 8, 1)[..3], [1, 99, 99]);
+    let relaxed = "st.relaxed.gpu.global.u32 [%d1], 1;";
+    let fault = faulty(&body(relaxed, acquire), 8, 1, "st.global.u32 [%d1+4], 99");
+    assert_eq!((fault.kind, fault.block), (FaultKind::GlobalRace { other: Some(0) }, [7, 0, 0]));
+    let fault = faulty(&body("", acquire), 8, 1, "");
+    assert!(matches!(fault.kind, FaultKind::WaitsForEver { .. }), "{fault}");
 }
 
 #[test]
@@ -369,4 +436,22 @@ fn the_number_of_host_threads_changes_nothing() {
         .into();
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0], results[2]);
+}
+
+#[test]
+fn packed_floats() {
+    let two = |high: f32, low: f32| format!("0x{:08x}{:08x}", high.to_bits(), low.to_bits());
+    let words = sound(
+        &format!(
+            "mov.b64 %d5, {};\nmov.b64 %d6, {};\nadd.rn.f32x2 %d7, %d5, %d6;\nst.global.u64 [%d1], %d7;\n\
+             mul.rn.f32x2 %d7, %d5, %d6;\nst.global.u64 [%d1+8], %d7;\n\
+             fma.rn.f32x2 %d7, %d5, %d6, %d5;\nst.global.u64 [%d1+16], %d7;",
+            two(3.0, 0.5),
+            two(-4.0, 2.0)
+        ),
+        1,
+        1,
+    );
+    let values: Vec<f32> = words[..6].iter().map(|word| f32::from_bits(*word)).collect();
+    assert_eq!(values, [2.5, -1.0, 1.0, -12.0, 1.5, -9.0]);
 }

@@ -24,7 +24,11 @@ pub struct Site {
 }
 
 impl Site {
-    fn open(name: &str) -> Result<Self, splitkv::Error> {
+    /// The device of this name, with its kernels.
+    ///
+    /// # Errors
+    /// The library's; kernels that are stale are an error too.
+    pub fn open(name: &str) -> Result<Self, splitkv::Error> {
         let device = Device::open(name)?;
         let kernels = Kernels::find(device.props().target)?;
         // Programs that were carried to another machine were built together with their kernels; the sources are

@@ -92,6 +92,16 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
         Op::Fma32 { mode: PLAIN, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(PLAIN, x, y, z)),
         Op::Fma32 { mode: FTZ, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(FTZ, x, y, z)),
         Op::Fma32 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(mode, x, y, z)),
+        Op::Packed32 { op, mode, d, a, b } => {
+            r.map2(mask, d, (a, b), |x: u64, y: u64| {
+                halves(|shift| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32))
+            });
+        }
+        Op::PackedFma32 { mode, d, a, b, c } => {
+            r.map3(mask, d, (a, b, c), |x: u64, y: u64, z: u64| {
+                halves(|shift| float::fma(mode, (x >> shift) as u32, (y >> shift) as u32, (z >> shift) as u32))
+            });
+        }
         Op::Fma64 { d, a, b, c } => r.map3(mask, d, (a, b, c), float::fma64),
         Op::Unary32 { op, mode, d, a } => r.map1(mask, d, a, |x| float::unary(op, mode, x)),
         Op::Unary64 { op, d, a } => r.map1(mask, d, a, |x| float::unary64(op, x)),
@@ -433,6 +443,12 @@ fn setp(
     if let Some(not_d) = not_d {
         r.set_predicate(not_d, mask, negated.0, negated.1);
     }
+}
+
+/// A register whose 32-bit halves are `f` of their first bit.
+#[inline(always)]
+fn halves(f: impl Fn(u32) -> u32) -> u64 {
+    u64::from(f(0)) | u64::from(f(32)) << 32
 }
 
 #[inline(always)]

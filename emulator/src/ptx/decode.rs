@@ -5,6 +5,7 @@ use super::instructions;
 use super::lexer::error;
 use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, Together, Ty, Vector};
 use super::parser::{Kernel, Module, Operand, Statement, Variable, integer};
+use super::registers::Registers;
 use crate::Error;
 use crate::engine::{KernelInfo, Parameter};
 use std::collections::{HashMap, HashSet};
@@ -21,10 +22,8 @@ pub(super) struct Program {
     pub(super) code: Vec<Instruction>,
     /// Source text, for faults.
     pub(super) text: std::sync::Arc<[String]>,
-    /// What the 32-bit registers hold at the start; `None`: undefined.
-    pub(super) initial32: Vec<Option<u32>>,
-    pub(super) initial64: Vec<Option<u64>>,
-    pub(super) predicates: usize,
+    /// What the registers hold at the start.
+    pub(super) registers: Registers,
     /// Local memory of a thread in bytes.
     pub(super) local_bytes: u32,
     pub(super) parameter_bytes: u32,
@@ -137,9 +136,7 @@ pub(super) fn decode(
         },
         code,
         text,
-        initial32: decoder.initial32,
-        initial64: decoder.initial64,
-        predicates: decoder.predicates,
+        registers: Registers::new(&decoder.initial32, &decoder.initial64, decoder.predicates),
         local_bytes,
         parameter_bytes,
     })

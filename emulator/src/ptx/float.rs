@@ -203,8 +203,8 @@ pub(super) fn unary(op: FloatUnary, mode: FloatMode, a: u32) -> u32 {
     let x = load(mode, a);
     let wide = f64::from(x);
     match op {
-        FloatUnary::Neg => finish_sign(mode, a ^ 0x8000_0000),
-        FloatUnary::Abs => finish_sign(mode, a & 0x7fff_ffff),
+        FloatUnary::Neg => finish(mode, -x),
+        FloatUnary::Abs => finish(mode, x.abs()),
         FloatUnary::Sqrt => finish(mode, x.sqrt()),
         FloatUnary::Rcp => finish(mode, 1.0 / x),
         FloatUnary::Rsqrt => finish(mode, (1.0 / wide.sqrt()) as f32),
@@ -214,13 +214,6 @@ pub(super) fn unary(op: FloatUnary, mode: FloatMode, a: u32) -> u32 {
         FloatUnary::Cos => finish(mode, wide.cos() as f32),
         FloatUnary::Tanh => finish(mode, wide.tanh() as f32),
     }
-}
-
-/// neg and abs change a sign, of a NaN too.
-#[inline(always)]
-fn finish_sign(mode: FloatMode, bits: u32) -> u32 {
-    let bits = if mode.ftz { flush(bits) } else { bits };
-    if mode.sat { saturate(bits) } else { bits }
 }
 
 /// A function of one f64.

@@ -43,12 +43,15 @@ impl<'a> Modifiers<'a> {
         FloatMode { round, ftz: self.flag("ftz"), sat: self.flag("sat") }
     }
 
-    /// Removes the order and scope of a memory operation: whether it is one that others may meet.
-    fn access(&mut self, plain: Access) -> Access {
-        let strong = self.one_of(&["volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"]).is_some();
+    /// Removes the order and scope of a memory operation or fence: whether it is one that others may meet, and
+    /// what it orders for other blocks.
+    fn access(&mut self, plain: Access) -> (Access, Order) {
+        let kind = self.one_of(&["volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"]);
         let _weak = self.flag("weak");
-        let _scope = self.one_of(&["cta", "cluster", "gpu", "sys"]);
-        if strong { Access::Atomic } else { plain }
+        let inside = self.one_of(&["cta", "cluster", "gpu", "gl", "sys"]) == Some("cta");
+        let of = |kinds: [&str; 3]| !inside && kind.is_some_and(|kind| kinds.contains(&kind));
+        let order = Order { acquire: of(["acquire", "acq_rel", "sc"]), release: of(["release", "acq_rel", "sc"]) };
+        (if kind.is_some() { Access::Atomic } else { plain }, order)
     }
 
     /// Removes hints that change no value.
@@ -91,6 +94,7 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
     let mut m = Modifiers { parts: parts.collect() };
     let o = Operands { list: &s.operands };
     let decoded = match name {
+        "add" | "sub" | "mul" | "fma" if m.flag("f32x2") => packed(d, name, &mut m, &o)?,
         "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" => binary(d, name, &mut m, &o)?,
         "mad" | "fma" => mad(d, name, &mut m, &o)?,
         "shl" | "shr" => shift(d, name, &mut m, &o)?,
@@ -294,6 +298,21 @@ fn mad(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>)
         return Ok(any(Op::MadWide { signed: ty.signed(), width, d: to, a, b, c }, Class::Integer));
     }
     Err(d.error(format!("{name} of {ty:?} needs .lo or .wide of 32 bits")))
+}
+
+/// `.f32x2` of sm_100: two f32 in a 64-bit register, each by itself.
+fn packed(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
+    let mode = m.float_mode();
+    let (a, b) = (d.source64(o.get(d, 1)?, Ty::B64)?, d.source64(o.get(d, 2)?, Ty::B64)?);
+    let c = if name == "fma" { Some(d.source64(o.get(d, 3)?, Ty::B64)?) } else { None };
+    let to = d.destination64(o.get(d, 0)?)?;
+    let op = match (name, c) {
+        ("fma", Some(c)) => Op::PackedFma32 { mode, d: to, a, b, c },
+        ("add", _) => Op::Packed32 { op: FloatOp::Add, mode, d: to, a, b },
+        ("sub", _) => Op::Packed32 { op: FloatOp::Sub, mode, d: to, a, b },
+        _ => Op::Packed32 { op: FloatOp::Mul, mode, d: to, a, b },
+    };
+    Ok(any(op, Class::Float))
 }
 
 fn shift(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
@@ -632,19 +651,19 @@ fn note_granule(d: &mut Decoder<'_>, space: Space, ty: Ty) {
 
 fn load(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     let (space, count) = (m.space(), m.vector_count());
-    let access = m.access(Access::Read);
+    let (access, order) = m.access(Access::Read);
     let _policy = m.flag("L2::cache_hint");
     m.cache_hints();
     let ty = need_ty(d, m)?;
     note_granule(d, space, ty);
     let address = d.address(o.get(d, 1)?, space)?;
     let to = d.destination_vector(o.get(d, 0)?, count)?;
-    Ok(any(Op::Load { address, access, ty, count, d: to }, memory_class(space)))
+    Ok(any(Op::Load { address, access, order, ty, count, d: to }, memory_class(space)))
 }
 
 fn store(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     let (space, count) = (m.space(), m.vector_count());
-    let access = m.access(Access::Write);
+    let (access, order) = m.access(Access::Write);
     let _policy = m.flag("L2::cache_hint");
     m.cache_hints();
     let ty = need_ty(d, m)?;
@@ -653,12 +672,12 @@ fn store(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result
     // Narrow values may come from wider registers.
     let stored = if ty.bytes() < 4 { Ty::B32 } else { ty };
     let a = d.source_vector(o.get(d, 1)?, count, stored)?;
-    Ok(any(Op::Store { address, access, ty, count, a }, memory_class(space)))
+    Ok(any(Op::Store { address, access, order, ty, count, a }, memory_class(space)))
 }
 
 fn atomic(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     let space = m.space();
-    let _order = m.access(Access::Atomic);
+    let (_, order) = m.access(Access::Atomic);
     let _policy = m.flag("L2::cache_hint");
     let ty = need_ty(d, m)?;
     let names = ["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
@@ -689,7 +708,7 @@ fn atomic(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'
         AtomicOp::CompareExchange => Some(d.source(o.get(d, first + 2)?, ty)?),
         _ => None,
     };
-    Ok(any(Op::Atomic { address, op, bytes: ty.bytes(), d: to, b, c }, Class::Atomic))
+    Ok(any(Op::Atomic { address, order, op, bytes: ty.bytes(), d: to, b, c }, Class::Atomic))
 }
 
 fn copy(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
@@ -858,9 +877,13 @@ fn lanes(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_
 
 fn sync(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     if matches!(name, "fence" | "membar") {
-        let _kind = m.one_of(&["acq_rel", "sc", "acquire", "release"]);
-        let _scope = m.one_of(&["cta", "cluster", "gpu", "gl", "sys"]);
-        return Ok(any(Op::Fence, Class::Sync));
+        let inside = m.parts.contains(&"cta");
+        let (access, mut order) = m.access(Access::Read);
+        // A fence without a kind, and membar, is both.
+        if access == Access::Read && !inside {
+            order = Order { acquire: true, release: true };
+        }
+        return Ok(any(Op::Fence { order }, Class::Sync));
     }
     let _aligned = m.flag("aligned");
     let warp = m.flag("warp");

@@ -93,6 +93,8 @@ const K: usize = 16;
 const FRACTION: i32 = 25;
 /// The exponent of a zero: below that of anything else.
 const ZERO_EXPONENT: i32 = -1000;
+/// The exponent of infinities and NaN: above that of anything else, even times zero.
+const SPECIAL_EXPONENT: i32 = 2000;
 
 /// The registers of a warp's operand.
 type Fragment<const R: usize> = [[u32; LANES]; R];
@@ -138,43 +140,52 @@ fn product_avx2(mma: &Mma, a: &Fragment<4>, b: &Fragment<2>, c: &Fragment<4>) ->
 
 #[inline(always)]
 fn product_anywhere(mma: &Mma, a: &Fragment<4>, b: &Fragment<2>, c: &Fragment<4>) -> Fragment<4> {
-    let mut sums = [[0f32; N]; M];
+    let mut accumulators = [[0f32; N]; M];
     for (i, c) in c.iter().enumerate() {
         for lane in 0..LANES {
-            sums[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(c[lane]);
+            accumulators[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = f32::from_bits(c[lane]);
         }
     }
-    // Hopper converts 8-bit operands to f16 and multiplies 16 of them at a time.
-    for step in 0..(mma.k as usize).div_ceil(K) {
+    // Hopper has no 8-bit products: the operands are converted to f16 and multiplied 16 at a time (of k = 32 first
+    // the low halves of the registers, then the high ones), and the accumulator is added at the end.
+    let converted = mma.per_register() == 4;
+    let mut sums = if converted { [[0f32; N]; M] } else { accumulators };
+    let steps = (mma.k as usize).div_ceil(K);
+    let per_step = mma.per_register() / steps;
+    for step in 0..steps {
         let mut operands = Operands {
             a: [[0.0; K]; M],
             a_exponent: [[ZERO_EXPONENT; K]; M],
             b: [[0.0; N]; K],
             b_exponent: [[ZERO_EXPONENT; N]; K],
         };
-        let per_register = mma.per_register();
-        // Registers of a step: those of A come in pairs for the upper and the lower 8 rows.
-        let registers = mma.b_registers().min(K / 4 / per_register);
-        for i in 0..registers {
-            let register = step * registers + i;
-            for e in 0..per_register {
-                let (values, exponents) = elements(mma.b_ty, &b[register], e);
+        // The order within a step does not matter, as long as it is the same for A and B.
+        for slot in 0..mma.b_registers() * per_step {
+            let (register, e) = (slot / per_step, step * per_step + slot % per_step);
+            let (values, exponents) = elements(mma.b_ty, &b[register], e);
+            for lane in 0..LANES {
+                let k = 2 * (lane % 4) + 8 * (slot / 2) + slot % 2;
+                operands.b[k][lane / 4] = values[lane];
+                operands.b_exponent[k][lane / 4] = exponents[lane];
+            }
+            // Registers of A come in pairs, for the upper and the lower 8 rows.
+            for half in 0..2 {
+                let (values, exponents) = elements(mma.a_ty, &a[2 * register + half], e);
                 for lane in 0..LANES {
-                    let k = per_register * (lane % 4) + 4 * per_register * i + e;
-                    operands.b[k][lane / 4] = values[lane];
-                    operands.b_exponent[k][lane / 4] = exponents[lane];
-                }
-                for half in 0..2 {
-                    let (values, exponents) = elements(mma.a_ty, &a[2 * register + half], e);
-                    for lane in 0..LANES {
-                        let k = per_register * (lane % 4) + 4 * per_register * i + e;
-                        operands.a[lane / 4 + 8 * half][k] = values[lane];
-                        operands.a_exponent[lane / 4 + 8 * half][k] = exponents[lane];
-                    }
+                    let k = 2 * (lane % 4) + 8 * (slot / 2) + slot % 2;
+                    operands.a[lane / 4 + 8 * half][k] = values[lane];
+                    operands.a_exponent[lane / 4 + 8 * half][k] = exponents[lane];
                 }
             }
         }
         accumulate(&operands, &mut sums);
+    }
+    if converted {
+        for (sums, accumulators) in sums.iter_mut().zip(&accumulators) {
+            for (sum, accumulator) in sums.iter_mut().zip(accumulators) {
+                *sum += accumulator;
+            }
+        }
     }
     let mut d = [[0; LANES]; 4];
     for (i, d) in d.iter_mut().enumerate() {
@@ -215,7 +226,8 @@ fn from_f16(bits: u32) -> f32 {
 #[inline(always)]
 fn exponent(value: f32, least: i32) -> i32 {
     let field = (value.to_bits() >> 23 & 0xff) as i32;
-    if value == 0.0 { ZERO_EXPONENT } else { (field - 127).max(least) }
+    let exponent = if value == 0.0 { ZERO_EXPONENT } else { (field - 127).max(least) };
+    if field == 0xff { SPECIAL_EXPONENT } else { exponent }
 }
 
 /// Lanes in which each register of D is undefined: rows of A, columns of B and elements of C decide.
@@ -241,17 +253,16 @@ fn undefined_elements(cx: &Context<'_, '_>, mma: &Mma) -> [u32; 4] {
     undefined
 }
 
-/// Adds a step's products to the sums as Hopper's tensor cores do (the assumption of this emulator, after the
-/// published studies of their arithmetic): the products are exact; they and the accumulator are aligned to the
-/// largest exponent among them and cut off 25 bits below it; their sum is exact, and is cut off to f32.
+/// Adds a step's products to the sums as Hopper's tensor cores do: the products are exact; they and the
+/// accumulator are aligned to the largest exponent among them (an operand's exponent, not the product's) and cut
+/// off 25 bits below it; their sum is exact, and is cut off to f32. The published studies of this arithmetic say
+/// so, and so do the values recorded on an H200, bit by bit. sm_100 is taken to do the same.
 #[inline(always)]
 fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
     for (m, sums) in sums.iter_mut().enumerate() {
         let mut largest = [ZERO_EXPONENT; N];
-        let mut finite = true;
         for n in 0..N {
             largest[n] = exponent(sums[n], -126);
-            finite &= sums[n].is_finite();
         }
         for k in 0..K {
             for n in 0..N {
@@ -259,11 +270,11 @@ fn accumulate(operands: &Operands, sums: &mut [[f32; N]; M]) {
             }
         }
         // Within these bounds no product or scale leaves the range of f32 in a way that could be seen.
-        // Infinities and NaN have exponent 128 and are beyond them.
+        // Infinities and NaN are beyond them.
         let ordinary = |e: i32| (-90..=100).contains(&e);
         // Where all terms are zeros, any exponent will do.
         let largest = largest.map(|e| if e < 2 * -149 { 0 } else { e });
-        if finite && largest.into_iter().all(ordinary) {
+        if largest.into_iter().all(ordinary) {
             accumulate_row(operands, m, sums, &largest);
         } else {
             for n in 0..N {
@@ -330,8 +341,12 @@ fn accumulate_exactly(operands: &Operands, m: usize, n: usize, sum: f32) -> f32 
         + (f64::from(sum) * unit).trunc();
     let value = total / unit;
     let rounded = value as f32;
-    // Cut towards zero.
-    if f64::from(rounded).abs() > value.abs() { f32::from_bits(rounded.to_bits() - 1) } else { rounded }
+    // Cut towards zero, but what is too large is infinite.
+    if rounded.is_finite() && f64::from(rounded).abs() > value.abs() {
+        f32::from_bits(rounded.to_bits() - 1)
+    } else {
+        rounded
+    }
 }
 
 #[cfg(test)]
@@ -428,7 +443,7 @@ mod tests {
         assert!(one([f32::INFINITY, 1.0], [0.0, 1.0], 0.0).is_nan());
         assert!(one([f32::INFINITY, f32::NEG_INFINITY], [1.0, 1.0], 0.0).is_nan());
         assert!(one([f32::NAN, 1.0], [1.0, 1.0], 0.0).is_nan());
-        assert_eq!(one([2f32.powi(100), 0.0], [2f32.powi(100), 0.0], 0.0), f32::INFINITY.next_down(), "cut off");
+        assert_eq!(one([2f32.powi(100), 0.0], [2f32.powi(100), 0.0], 0.0), f32::INFINITY);
         assert_eq!(one([2f32.powi(-80), 0.0], [2f32.powi(-60), 0.0], 0.0), f32::from_bits(1 << 9));
     }
 }

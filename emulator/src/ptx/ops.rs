@@ -251,6 +251,13 @@ pub(super) enum Space {
     Param,
 }
 
+/// How a memory operation or a fence orders others, as other blocks can see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) acquire: bool,
+    pub(super) release: bool,
+}
+
 /// `[base + offset]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
@@ -509,6 +516,21 @@ pub(super) enum Op {
         b: Reg,
         c: Reg,
     },
+    /// Two f32 in a register.
+    Packed32 {
+        op: FloatOp,
+        mode: FloatMode,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    PackedFma32 {
+        mode: FloatMode,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
     Fma64 {
         d: Reg,
         a: Reg,
@@ -566,6 +588,7 @@ pub(super) enum Op {
     Load {
         address: Address,
         access: Access,
+        order: Order,
         ty: Ty,
         count: u8,
         d: Vector,
@@ -573,12 +596,14 @@ pub(super) enum Op {
     Store {
         address: Address,
         access: Access,
+        order: Order,
         ty: Ty,
         count: u8,
         a: Vector,
     },
     Atomic {
         address: Address,
+        order: Order,
         op: AtomicOp,
         bytes: u32,
         d: Option<AnyReg>,
@@ -640,7 +665,9 @@ pub(super) enum Op {
         threads: Option<Reg>,
     },
     BarrierWarp,
-    Fence,
+    Fence {
+        order: Order,
+    },
     /// A hint that changes nothing.
     Nothing,
     Branch {

@@ -8,7 +8,7 @@ pub(super) const LANES: usize = 32;
 pub(super) const FULL: u32 = u32::MAX;
 
 /// One bank: values and undefined lanes of each register.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Bank<T> {
     values: Box<[[T; LANES]]>,
     undefined: Box<[u32]>,
@@ -71,7 +71,7 @@ impl Lane for u64 {
 }
 
 /// Registers of a warp. Predicates are masks.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Registers {
     r32: Bank<u32>,
     r64: Bank<u64>,

@@ -1,7 +1,7 @@
 //! A warp: its lanes, where they are, and the loop that executes them.
 
 use super::decode::Program;
-use super::ops::{Instruction, Op, Reg, Special, Together};
+use super::ops::{Instruction, Op, Order, Reg, Special, Together};
 use super::registers::{FULL, LANES, Registers};
 use super::{access, alu, lanes, matrix};
 use crate::FaultKind;
@@ -136,7 +136,7 @@ impl engine::Program for Program {
         let threads = (block.launch.threads() - index * LANES as u32).min(LANES as u32);
         Warp {
             index,
-            registers: Registers::new(&self.initial32, &self.initial64, self.predicates),
+            registers: self.registers.clone(),
             groups: vec![Group { pc: 0, mask: FULL >> (LANES as u32 - threads), waiting: false }],
             local: vec![0; self.local_bytes as usize * LANES],
             local_defined: vec![false; self.local_bytes as usize * LANES],
@@ -302,13 +302,19 @@ impl Context<'_, '_> {
                     self.warp.registers.set_any_lane(*d, lane, self.special(*what, lane), false);
                 }
             }
-            Op::Load { address, access, ty, count, d } => {
+            Op::Load { address, access, order, ty, count, d } => {
                 access::load(self, *address, *access, *ty, *count, d)?;
+                self.fence(Order { release: false, ..*order });
             }
-            Op::Store { address, access, ty, count, a } => {
+            Op::Store { address, access, order, ty, count, a } => {
+                self.fence(Order { acquire: false, ..*order });
                 access::store(self, *address, *access, *ty, *count, a)?;
             }
-            Op::Atomic { address, op, bytes, d, b, c } => access::atomic(self, *address, *op, *bytes, *d, *b, *c)?,
+            Op::Atomic { address, order, op, bytes, d, b, c } => {
+                self.fence(Order { acquire: false, ..*order });
+                access::atomic(self, *address, *op, *bytes, *d, *b, *c)?;
+                self.fence(Order { release: false, ..*order });
+            }
             Op::CopyAsync { to, from, bytes, used } => access::copy_async(self, *to, *from, *bytes, *used)?,
             Op::CommitCopies => access::commit_copies(self),
             Op::WaitCopies { pending } => access::wait_copies(self, *pending),
@@ -330,7 +336,8 @@ impl Context<'_, '_> {
                 };
                 return Ok(Flow::Barrier { id: self.uniform(*id, "the barrier's number")?, threads });
             }
-            Op::Fence | Op::Nothing => {}
+            Op::Fence { order } => self.fence(*order),
+            Op::Nothing => {}
             Op::Branch { target } => return Ok(Flow::Jump { target: *target, lanes: self.mask }),
             Op::BranchIndexed { index, targets } => return self.branch_indexed(*index, targets),
             Op::Exit => return Ok(Flow::Exit(self.mask)),
@@ -342,6 +349,12 @@ impl Context<'_, '_> {
             _ => unreachable!("all other instructions are arithmetic"),
         }
         Ok(Flow::Next)
+    }
+
+    fn fence(&mut self, order: Order) {
+        if order != Order::default() {
+            self.block.global_fence(self.warp.index, order.acquire, order.release);
+        }
     }
 
     fn branch_indexed(&self, index: Reg, targets: &[u32]) -> Result<Flow, Trap> {
