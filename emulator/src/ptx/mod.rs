@@ -8,9 +8,12 @@
 
 mod access;
 mod alu;
+mod bits;
+mod convert;
 mod decode;
 mod float;
 mod instructions;
+mod kinds;
 mod lanes;
 mod lexer;
 mod matrix;
