@@ -7,6 +7,7 @@
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
 mod access;
+mod allocate;
 mod alu;
 mod bits;
 mod convert;
