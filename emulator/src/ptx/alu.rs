@@ -1,8 +1,8 @@
 //! Instructions that read and write registers of their own lane only.
 
-use super::float;
 use super::ops::*;
 use super::registers::{FULL, Registers};
+use super::{bits, convert, float};
 
 /// Executes `op` in the lanes of `mask`. `false`: it is not an instruction of this kind.
 #[inline]
@@ -59,7 +59,7 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
         | Op::BitInsert { .. }
         | Op::Permute { .. }
         | Op::Logic3 { .. }
-        | Op::FunnelShift { .. } => bits(r, mask, op),
+        | Op::FunnelShift { .. } => bits::execute(r, mask, op),
         Op::Mov32 { d, a } => r.map1(mask, d, a, |x: u32| x),
         Op::Mov64 { d, a } => r.map1(mask, d, a, |x: u64| x),
         Op::Pack64 { d, low, high } => {
@@ -88,24 +88,24 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
             r.set_predicate(d, mask, value, undefined);
         }
         Op::F32 { op, mode, d, a, b } => f32_binary(r, mask, op, mode, d, a, b),
+        Op::F32x2 { op, mode, d, a, b } => r.map2(mask, d, (a, b), |x: u64, y: u64| {
+            let half = |shift: u32| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32);
+            u64::from(half(0)) | u64::from(half(32)) << 32
+        }),
+        Op::Fma32x2 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x: u64, y: u64, z: u64| {
+            let half = |shift: u32| float::fma(mode, (x >> shift) as u32, (y >> shift) as u32, (z >> shift) as u32);
+            u64::from(half(0)) | u64::from(half(32)) << 32
+        }),
         Op::F64 { op, d, a, b } => r.map2(mask, d, (a, b), |x, y| float::binary64(op, x, y)),
         Op::Fma32 { mode: PLAIN, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(PLAIN, x, y, z)),
         Op::Fma32 { mode: FTZ, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(FTZ, x, y, z)),
         Op::Fma32 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(mode, x, y, z)),
-        Op::Packed32 { op, mode, d, a, b } => {
-            r.map2(mask, d, (a, b), |x: u64, y: u64| {
-                halves(|shift| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32))
-            });
-        }
-        Op::PackedFma32 { mode, d, a, b, c } => {
-            r.map3(mask, d, (a, b, c), |x: u64, y: u64, z: u64| {
-                halves(|shift| float::fma(mode, (x >> shift) as u32, (y >> shift) as u32, (z >> shift) as u32))
-            });
-        }
         Op::Fma64 { d, a, b, c } => r.map3(mask, d, (a, b, c), float::fma64),
         Op::Unary32 { op, mode, d, a } => r.map1(mask, d, a, |x| float::unary(op, mode, x)),
         Op::Unary64 { op, d, a } => r.map1(mask, d, a, |x| float::unary64(op, x)),
-        Op::Convert { from, to, mode, to_integral, d, a } => convert(r, mask, from, to, mode, to_integral, d, a),
+        Op::Convert { from, to, mode, to_integral, d, a } => {
+            convert::execute(r, mask, from, to, mode, to_integral, d, a)
+        }
         Op::PackFloats { to, mode, relu, d, a, b } => match (to, mode, relu) {
             (Ty::Bf16, PLAIN, false) => r.map2(mask, d, (a, b), |x, y| float::pack(true, PLAIN, false, x, y)),
             (to, mode, relu) => {
@@ -274,79 +274,6 @@ fn count(r: &mut Registers, mask: u32, op: CountOp, signed: bool, wide: bool, d:
     }
 }
 
-fn extract(signed: bool, width: u32, x: u64, position: u32, length: u32) -> u64 {
-    let (position, length) = (position & 0xff, length & 0xff);
-    let value = if position < width { x >> position } else { 0 };
-    // The sign is the field's highest bit, or the source's where the field goes beyond it.
-    let sign_at = position.saturating_add(length).min(width) - 1;
-    let sign = signed && length > 0 && x >> sign_at & 1 != 0;
-    let kept = length.min(width.saturating_sub(position));
-    let low = if kept == 0 { 0 } else { u64::MAX >> (64 - kept) };
-    let all = u64::MAX >> (64 - width);
-    if sign { (value & low | !low) & all } else { value & low }
-}
-
-fn insert(width: u32, a: u64, b: u64, position: u32, length: u32) -> u64 {
-    let (position, length) = (position & 0xff, length & 0xff);
-    if length == 0 || position >= width {
-        return b;
-    }
-    let length = length.min(width - position);
-    let field = (u64::MAX >> (64 - length)) << position;
-    b & !field | a << position & field
-}
-
-fn permute(a: u32, b: u32, selector: u32) -> u32 {
-    let bytes = u64::from(a) | u64::from(b) << 32;
-    (0..4).fold(0, |value, i| {
-        let select = selector >> (4 * i) & 0xf;
-        let byte = (bytes >> (8 * (select & 7))) as u8;
-        let byte = if select & 8 != 0 { (byte as i8 >> 7) as u8 } else { byte };
-        value | u32::from(byte) << (8 * i)
-    })
-}
-
-fn bits(r: &mut Registers, mask: u32, op: &Op) {
-    match *op {
-        Op::BitExtract { signed, wide: false, d, a, position, length } => {
-            r.map3(mask, d, (a, position, length), |x: u32, p: u32, l: u32| {
-                extract(signed, 32, u64::from(x), p, l) as u32
-            });
-        }
-        Op::BitExtract { signed, wide: true, d, a, position, length } => {
-            r.map3(mask, d, (a, position, length), |x: u64, p: u32, l: u32| extract(signed, 64, x, p, l));
-        }
-        Op::BitInsert { wide, d, a, b, position, length } => {
-            let (p, l) = (*r.get::<u32>(position), *r.get::<u32>(length));
-            let undefined = r.undefined::<u32>(position) | r.undefined::<u32>(length);
-            if wide {
-                let (x, y) = (r.get::<u64>(a), r.get::<u64>(b));
-                let values = std::array::from_fn(|i| insert(64, x[i], y[i], p[i], l[i]));
-                r.set(d, mask, &values, undefined | r.undefined::<u64>(a) | r.undefined::<u64>(b));
-            } else {
-                let (x, y) = (r.get::<u32>(a), r.get::<u32>(b));
-                let values = std::array::from_fn(|i| insert(32, u64::from(x[i]), u64::from(y[i]), p[i], l[i]) as u32);
-                r.set(d, mask, &values, undefined | r.undefined::<u32>(a) | r.undefined::<u32>(b));
-            }
-        }
-        Op::Permute { d, a, b, selector } => r.map3(mask, d, (a, b, selector), permute),
-        Op::Logic3 { table, d, a, b, c } => r.map3(mask, d, (a, b, c), |x: u32, y: u32, z: u32| {
-            (0..8u32).filter(|i| table >> i & 1 != 0).fold(0, |value, i| {
-                let pick = |bit: u32, word: u32| if i >> bit & 1 != 0 { word } else { !word };
-                value | pick(2, x) & pick(1, y) & pick(0, z)
-            })
-        }),
-        Op::FunnelShift { left, clamp, d, a, b, amount } => {
-            r.map3(mask, d, (a, b, amount), |x: u32, y: u32, n: u32| {
-                let n = if clamp { n.min(32) } else { n & 31 };
-                let both = u64::from(y) << 32 | u64::from(x);
-                if left { (both << n >> 32) as u32 } else { (both >> n) as u32 }
-            });
-        }
-        _ => unreachable!("the caller has listed the instructions"),
-    }
-}
-
 #[inline(always)]
 fn select<T: super::registers::Lane>(r: &mut Registers, mask: u32, d: Reg, a: Reg, b: Reg, p: Reg) {
     let (takes_a, undefined) = r.predicate(PredSource { reg: p, negate: false });
@@ -464,91 +391,5 @@ fn f32_binary(r: &mut Registers, mask: u32, op: FloatOp, mode: FloatMode, d: Reg
         (FloatOp::Add, FTZ) => r.map2(mask, d, ab, |x, y| float::binary(FloatOp::Add, FTZ, x, y)),
         (FloatOp::Mul, FTZ) => r.map2(mask, d, ab, |x, y| float::binary(FloatOp::Mul, FTZ, x, y)),
         (op, mode) => r.map2(mask, d, ab, |x, y| float::binary(op, mode, x, y)),
-    }
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
-fn convert(r: &mut Registers, mask: u32, from: Ty, to: Ty, mode: FloatMode, to_integral: bool, d: AnyReg, a: AnyReg) {
-    if !from.float() && !to.float() && !mode.sat {
-        // Sign- or zero-extend from the source's width, then cut to the destination's.
-        let shift = 64 - from.bytes() * 8;
-        let cut = u64::MAX >> (64 - to.bytes() * 8);
-        let signed = from.signed();
-        let extend = move |x: u64| {
-            let high = x << shift;
-            // Values in wide registers keep their sign beyond the type's width.
-            (if signed { (high as i64 >> shift) as u64 } else { high >> shift }) & cut
-        };
-        return match (d, a) {
-            (AnyReg::R32(d), AnyReg::R32(a)) => r.map1(mask, d, a, |x: u32| extend(u64::from(x)) as u32),
-            (AnyReg::R64(d), AnyReg::R32(a)) => r.map1(mask, d, a, |x: u32| extend(u64::from(x))),
-            (AnyReg::R32(d), AnyReg::R64(a)) => r.map1(mask, d, a, |x: u64| extend(x) as u32),
-            (AnyReg::R64(d), AnyReg::R64(a)) => r.map1(mask, d, a, extend),
-        };
-    }
-    for lane in (0..32).filter(|lane| mask >> lane & 1 != 0) {
-        let (value, undefined) = r.any_lane(a, lane);
-        r.set_any_lane(d, lane, convert_scalar(from, to, mode, to_integral, value), undefined);
-    }
-}
-
-fn convert_scalar(from: Ty, to: Ty, mode: FloatMode, to_integral: bool, bits: u64) -> u64 {
-    // Every source fits exactly: integers of at most 64 bits, floats of at most 64.
-    if !from.float() {
-        let shift = 64 - from.bytes() * 8;
-        let value = if from.signed() {
-            i128::from((bits << shift) as i64 >> shift)
-        } else {
-            i128::from(bits << shift >> shift)
-        };
-        return match to {
-            Ty::F32 => u64::from(int_to_f32(value, mode.round).to_bits()),
-            Ty::F64 => (value as f64).to_bits(),
-            Ty::F16 => u64::from(float::to_f16(mode.round, int_to_f32(value, Round::Zero))),
-            Ty::Bf16 => u64::from(float::to_bf16(mode.round, int_to_f32(value, Round::Zero))),
-            _ => clamp(value, to),
-        };
-    }
-    let value = match from {
-        Ty::F32 => f64::from(f32::from_bits(if mode.ftz { float::flush(bits as u32) } else { bits as u32 })),
-        Ty::F16 => f64::from(float::from_16(false, bits as u16)),
-        Ty::Bf16 => f64::from(float::from_16(true, bits as u16)),
-        _ => f64::from_bits(bits),
-    };
-    let value = if to_integral { float::integral(mode.round, value) } else { value };
-    match to {
-        Ty::F32 => u64::from(float::narrow(mode, value)),
-        Ty::F64 => float::bits64(value),
-        Ty::F16 => u64::from(float::to_f16(mode.round, value as f32)),
-        Ty::Bf16 => u64::from(float::to_bf16(mode.round, value as f32)),
-        _ if value.is_nan() => 0,
-        _ => clamp(value as i128, to),
-    }
-}
-
-/// Clamps to an integer type's range.
-fn clamp(value: i128, to: Ty) -> u64 {
-    let bits = to.bytes() * 8;
-    let (low, high) =
-        if to.signed() { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
-    value.clamp(low, high) as u64 & (u64::MAX >> (64 - bits))
-}
-
-fn int_to_f32(value: i128, round: Round) -> f32 {
-    let nearest = value as f32;
-    let error = value - nearest as i128;
-    let down = match round {
-        Round::Nearest => return nearest,
-        Round::Zero => value > 0,
-        Round::Down => true,
-        Round::Up => false,
-    };
-    if down && error < 0 {
-        nearest.next_down()
-    } else if !down && error > 0 {
-        nearest.next_up()
-    } else {
-        nearest
     }
 }

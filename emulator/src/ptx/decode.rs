@@ -1,6 +1,7 @@
 //! From a kernel as it is written to one that can be executed: registers get places in banks, constants
 //! become registers, symbols become addresses.
 
+use super::allocate::{Footprint, allocate};
 use super::instructions;
 use super::lexer::error;
 use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, Together, Ty, Vector};
@@ -40,14 +41,16 @@ pub(super) enum Place {
 /// State of decoding a kernel.
 pub(super) struct Decoder<'a> {
     kernel: &'a Kernel<'a>,
-    registers: HashMap<&'a str, Place>,
+    /// Number and place of each declared register.
+    registers: HashMap<&'a str, (usize, Place)>,
     symbols: HashMap<&'a str, (Space, u64)>,
     initial32: Vec<Option<u32>>,
     initial64: Vec<Option<u64>>,
     constants32: HashMap<u32, Reg>,
     constants64: HashMap<u64, Reg>,
     predicates: usize,
-    read: HashSet<Place>,
+    /// What the instruction being decoded does with registers.
+    footprint: Footprint,
     /// Narrowest shared access so far, in bytes.
     pub(super) granule: u32,
     /// The instruction being decoded.
@@ -102,29 +105,13 @@ pub(super) fn decode(
         parameters.push(Parameter { name: parameter.name.to_owned(), offset, bytes: parameter.bytes });
         parameter_bytes = offset + parameter.bytes;
     }
-    let mut decoder = Decoder {
-        kernel,
-        registers: HashMap::new(),
-        symbols,
-        initial32: Vec::new(),
-        initial64: Vec::new(),
-        constants32: HashMap::new(),
-        constants64: HashMap::new(),
-        predicates: 0,
-        read: HashSet::new(),
-        granule: 4,
-        line: kernel.line,
-    };
-    decoder.place_registers()?;
-    let mut code = Vec::with_capacity(kernel.instructions.len() + 1);
-    for statement in &kernel.instructions {
-        code.push(decoder.instruction(statement)?);
-    }
-    // A label may stand behind the last instruction.
-    let end = kernel.instructions.last().map_or(kernel.line, |s| s.line);
-    let class = crate::counters::Class::Control;
-    code.push(Instruction { guard: None, together: Together::Any, class, op: Op::Exit, line: end });
-    let ordered = code.iter().any(|i| decoder.depends_on_order(&i.op));
+    // First with a place for each register; then with places shared by those that are never live together.
+    let (_, code, footprints) = Decoder::run(kernel, &symbols, &|number| number)?;
+    let read: HashSet<usize> = footprints.iter().flat_map(|f| f.reads.iter().copied()).collect();
+    let ordered = code.iter().zip(&footprints).any(|(i, f)| depends_on_order(&i.op, f, &read));
+    let banks: Vec<u8> = kernel.registers.iter().map(|(_, ty)| bank(ty)).collect();
+    let places = allocate(&footprints, &banks);
+    let (decoder, code, _) = Decoder::run(kernel, &symbols, &|number| places[number])?;
     Ok(Program {
         info: KernelInfo {
             name: kernel.name.to_owned(),
@@ -142,25 +129,98 @@ pub(super) fn decode(
     })
 }
 
+/// Which registers a register shares places with: 64 bits, predicates, or all others.
+fn bank(ty: &str) -> u8 {
+    match Ty::parse(ty) {
+        Some(Ty::Pred) => 2,
+        Some(ty) if ty.bytes() == 8 => 1,
+        _ => 0,
+    }
+}
+
+/// Whether a block that executes this can see when other blocks run. `read` are all registers that are read.
+fn depends_on_order(op: &Op, footprint: &Footprint, read: &HashSet<usize>) -> bool {
+    let elsewhere = |address: &Address| matches!(address.space, Space::Global | Space::Generic);
+    match op {
+        Op::Atomic { address, op, .. } => {
+            let used = footprint.writes.iter().any(|number| read.contains(number));
+            elsewhere(address) && (used || !op.commutes())
+        }
+        Op::Load { address, access, .. } => elsewhere(address) && *access == crate::races::Access::Atomic,
+        _ => false,
+    }
+}
+
+/// Instructions that may follow instruction `index`.
+fn next(instruction: &Instruction, index: usize) -> Vec<usize> {
+    let mut next = match &instruction.op {
+        Op::Branch { target } => vec![*target as usize],
+        Op::BranchIndexed { targets, .. } => targets.iter().map(|&target| target as usize).collect(),
+        Op::Exit | Op::Trap => vec![],
+        _ => return vec![index + 1],
+    };
+    if instruction.guard.is_some() {
+        next.push(index + 1);
+    }
+    next
+}
+
 impl<'a> Decoder<'a> {
-    fn place_registers(&mut self) -> Result<(), Error> {
-        for (name, ty) in &self.kernel.registers {
+    /// Decodes all instructions; `place` gives each register, by its number, a place in its bank.
+    fn run(
+        kernel: &'a Kernel<'a>,
+        symbols: &HashMap<&'a str, (Space, u64)>,
+        place: &dyn Fn(usize) -> usize,
+    ) -> Result<(Self, Vec<Instruction>, Vec<Footprint>), Error> {
+        let mut decoder = Self {
+            kernel,
+            registers: HashMap::new(),
+            symbols: symbols.clone(),
+            initial32: Vec::new(),
+            initial64: Vec::new(),
+            constants32: HashMap::new(),
+            constants64: HashMap::new(),
+            predicates: 0,
+            footprint: Footprint::default(),
+            granule: 4,
+            line: kernel.line,
+        };
+        decoder.place_registers(place)?;
+        let (mut code, mut footprints) = (Vec::new(), Vec::new());
+        for statement in &kernel.instructions {
+            let instruction = decoder.instruction(statement)?;
+            let footprint = std::mem::take(&mut decoder.footprint);
+            let next = next(&instruction, code.len());
+            footprints.push(Footprint { guarded: instruction.guard.is_some(), next, ..footprint });
+            code.push(instruction);
+        }
+        // A label may stand behind the last instruction.
+        let class = crate::counters::Class::Control;
+        code.push(Instruction { guard: None, together: Together::Any, class, op: Op::Exit, line: decoder.line });
+        footprints.push(Footprint::default());
+        Ok((decoder, code, footprints))
+    }
+
+    fn place_registers(&mut self, place: &dyn Fn(usize) -> usize) -> Result<(), Error> {
+        for (number, (name, ty)) in self.kernel.registers.iter().enumerate() {
+            let index = place(number);
+            let reg = self.index(index)?;
             let place = match Ty::parse(ty).map(|ty| (ty, ty.bytes())) {
                 Some((Ty::Pred, _)) => {
-                    self.predicates += 1;
-                    Place::Pred(self.index(self.predicates - 1)?)
+                    self.predicates = self.predicates.max(index + 1);
+                    Place::Pred(reg)
                 }
                 Some((_, 1..=4)) => {
-                    self.initial32.push(None);
-                    Place::R32(self.index(self.initial32.len() - 1)?)
+                    self.initial32.resize(self.initial32.len().max(index + 1), None);
+                    Place::R32(reg)
                 }
                 Some((_, 8)) => {
-                    self.initial64.push(None);
-                    Place::R64(self.index(self.initial64.len() - 1)?)
+                    self.initial64.resize(self.initial64.len().max(index + 1), None);
+                    Place::R64(reg)
                 }
                 _ => return Err(error(self.kernel.line, format!("registers of type .{ty} are not supported"))),
             };
-            self.registers.insert(name, place);
+            self.registers.insert(name, (number, place));
         }
         Ok(())
     }
@@ -183,32 +243,33 @@ impl<'a> Decoder<'a> {
         Ok(Instruction { guard, together, class, op, line: statement.line })
     }
 
-    /// Whether a block that executes this can see when other blocks run.
-    fn depends_on_order(&self, op: &Op) -> bool {
-        let elsewhere = |address: &Address| matches!(address.space, Space::Global | Space::Generic);
-        match op {
-            Op::Atomic { address, op, d, .. } => {
-                let used = d.is_some_and(|d| {
-                    self.read.contains(&match d {
-                        AnyReg::R32(r) => Place::R32(r),
-                        AnyReg::R64(r) => Place::R64(r),
-                    })
-                });
-                elsewhere(address) && (used || !op.commutes())
-            }
-            Op::Load { address, access, .. } => elsewhere(address) && *access == crate::races::Access::Atomic,
-            _ => false,
-        }
+    /// The place of a declared register, and its number.
+    fn find(&self, name: &str) -> Result<(usize, Place), Error> {
+        self.registers.get(name).copied().ok_or_else(|| self.error(format!("register {name} is not declared")))
     }
 
     /// The bank and index of a declared register.
     pub(super) fn place(&self, name: &str) -> Result<Place, Error> {
-        self.registers.get(name).copied().ok_or_else(|| self.error(format!("register {name} is not declared")))
+        self.find(name).map(|found| found.1)
+    }
+
+    /// The same, for a register that the instruction reads.
+    fn read(&mut self, name: &str) -> Result<Place, Error> {
+        let (number, place) = self.find(name)?;
+        self.footprint.reads.push(number);
+        Ok(place)
+    }
+
+    /// The same, for a register that the instruction writes.
+    fn write(&mut self, name: &str) -> Result<Place, Error> {
+        let (number, place) = self.find(name)?;
+        self.footprint.writes.push(number);
+        Ok(place)
     }
 
     /// A predicate that is read.
     fn predicate(&mut self, name: &str) -> Result<Reg, Error> {
-        match self.place(name)? {
+        match self.read(name)? {
             Place::Pred(reg) => Ok(reg),
             _ => Err(self.error(format!("{name} is not a predicate"))),
         }
@@ -283,9 +344,7 @@ impl<'a> Decoder<'a> {
         let wide = ty.bytes() == 8;
         let constant = match operand {
             Operand::Register(name) => {
-                let place = self.place(name)?;
-                self.read.insert(place);
-                return match place {
+                return match self.read(name)? {
                     Place::R32(reg) if !wide => Ok(AnyReg::R32(reg)),
                     Place::R64(reg) if wide => Ok(AnyReg::R64(reg)),
                     _ => Err(self.error(format!("{name} cannot hold a value of type {ty:?}"))),
@@ -336,7 +395,7 @@ impl<'a> Decoder<'a> {
         let Operand::Register(name) = operand else {
             return Err(self.error(format!("{operand:?} is not a register")));
         };
-        match self.place(name)? {
+        match self.write(name)? {
             Place::R32(reg) => Ok(AnyReg::R32(reg)),
             Place::R64(reg) => Ok(AnyReg::R64(reg)),
             Place::Pred(_) => Err(self.error(format!("{name} is a predicate"))),
@@ -365,8 +424,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// A predicate that is written.
     pub(super) fn destination_predicate(&mut self, name: &str) -> Result<Reg, Error> {
-        self.predicate(name)
+        match self.write(name)? {
+            Place::Pred(reg) => Ok(reg),
+            _ => Err(self.error(format!("{name} is not a predicate"))),
+        }
     }
 
     /// The elements of a vector operand, or the operand itself.
@@ -431,15 +494,11 @@ impl<'a> Decoder<'a> {
             return Err(self.error(format!("{operand:?} is not an address")));
         };
         let base = match &**base {
-            Operand::Register(name) => {
-                let place = self.place(name)?;
-                self.read.insert(place);
-                match place {
-                    Place::R32(reg) => AnyReg::R32(reg),
-                    Place::R64(reg) => AnyReg::R64(reg),
-                    Place::Pred(_) => return Err(self.error(format!("{name} is not an address"))),
-                }
-            }
+            Operand::Register(name) => match self.read(name)? {
+                Place::R32(reg) => AnyReg::R32(reg),
+                Place::R64(reg) => AnyReg::R64(reg),
+                Place::Pred(_) => return Err(self.error(format!("{name} is not an address"))),
+            },
             Operand::Symbol(name) => {
                 let known = self.symbols.get(name).copied();
                 let (home, value) = known.ok_or_else(|| self.error(format!("symbol {name} is not declared")))?;

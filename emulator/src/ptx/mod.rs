@@ -7,10 +7,14 @@
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
 mod access;
+mod allocate;
 mod alu;
+mod bits;
+mod convert;
 mod decode;
 mod float;
 mod instructions;
+mod kinds;
 mod lanes;
 mod lexer;
 mod matrix;

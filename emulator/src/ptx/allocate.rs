@@ -1,0 +1,157 @@
+//! Registers that are never live together share a place: PTX names every value anew, and a warp's state would be
+//! several times as large as what it uses at a time.
+//!
+//! Lanes that part keep apart, since each has its own column of a register: what holds along each lane's way
+//! through the code holds for the warp.
+
+/// What one instruction does with registers, by number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Footprint {
+    pub(super) reads: Vec<usize>,
+    pub(super) writes: Vec<usize>,
+    /// A guard may keep lanes from executing it: its writes leave the old value to them.
+    pub(super) guarded: bool,
+    /// Instructions that may come next.
+    pub(super) next: Vec<usize>,
+}
+
+/// A set of register numbers.
+#[derive(Clone, PartialEq)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn new(count: usize) -> Self {
+        Self(vec![0; count.div_ceil(64)])
+    }
+
+    fn insert(&mut self, number: usize) {
+        self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    fn remove(&mut self, number: usize) {
+        self.0[number / 64] &= !(1 << (number % 64));
+    }
+
+    fn union(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine |= theirs;
+        }
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(i, &word)| {
+            let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+            rest.take_while(|&word| word != 0).map(move |word| 64 * i + word.trailing_zeros() as usize)
+        })
+    }
+}
+
+/// Registers that are live before each instruction.
+fn liveness(code: &[Footprint], count: usize) -> Vec<Set> {
+    let mut before = vec![Set::new(count); code.len()];
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for i in (0..code.len()).rev() {
+            let mut live = after(&code[i], &before, count);
+            if !code[i].guarded {
+                code[i].writes.iter().for_each(|&number| live.remove(number));
+            }
+            code[i].reads.iter().for_each(|&number| live.insert(number));
+            if live != before[i] {
+                before[i] = live;
+                changed = true;
+            }
+        }
+    }
+    before
+}
+
+fn after(instruction: &Footprint, before: &[Set], count: usize) -> Set {
+    let mut live = Set::new(count);
+    instruction.next.iter().for_each(|&next| live.union(&before[next]));
+    live
+}
+
+/// Gives each register a place in its bank; `banks[number]` says which. Registers that may hold values at the same
+/// time, and those that are read before they are written, have places of their own.
+pub(super) fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
+    let count = banks.len();
+    let before = liveness(code, count);
+    let mut conflicts = vec![Set::new(count); count];
+    let mut conflict = |number: usize, live: &Set| {
+        conflicts[number].union(live);
+        live.numbers().for_each(|other| conflicts[other].insert(number));
+    };
+    if let Some(entry) = before.first() {
+        entry.numbers().for_each(|number| conflict(number, entry));
+    }
+    for instruction in code {
+        let mut live = after(instruction, &before, count);
+        instruction.writes.iter().for_each(|&number| live.insert(number));
+        instruction.writes.iter().for_each(|&number| conflict(number, &live));
+    }
+    let mut places: Vec<Option<usize>> = vec![None; count];
+    for number in 0..count {
+        let taken: Vec<usize> = (conflicts[number].numbers())
+            .filter(|&other| other != number && banks[other] == banks[number])
+            .filter_map(|other| places[other])
+            .collect();
+        places[number] = (0..).find(|place| !taken.contains(place));
+    }
+    places.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn straight(code: &[(&[usize], &[usize])]) -> Vec<Footprint> {
+        let step = |(i, (reads, writes)): (usize, &(&[usize], &[usize]))| Footprint {
+            reads: reads.to_vec(),
+            writes: writes.to_vec(),
+            guarded: false,
+            next: if i + 1 < code.len() { vec![i + 1] } else { vec![] },
+        };
+        code.iter().enumerate().map(step).collect()
+    }
+
+    #[test]
+    fn a_place_is_used_again_when_its_value_is_dead() {
+        // 0 = ..; 1 = f(0); 2 = f(1); use 2; use 1.
+        let code = straight(&[(&[], &[0]), (&[0], &[1]), (&[1], &[2]), (&[2], &[]), (&[1], &[])]);
+        assert_eq!(allocate(&code, &[0, 0, 0]), [0, 0, 1]);
+        assert_eq!(allocate(&code, &[0, 1, 0]), [0, 0, 0], "banks are apart");
+    }
+
+    #[test]
+    fn values_live_around_a_loop() {
+        // 0 = ..; loop { 1 = ..; use 1; use 0 }
+        let mut code = straight(&[(&[], &[0]), (&[], &[1]), (&[1], &[]), (&[0], &[])]);
+        code[3].next = vec![1];
+        assert_eq!(allocate(&code, &[0, 0]), [0, 1]);
+    }
+
+    #[test]
+    fn a_guarded_write_keeps_the_old_value() {
+        // 0 = ..; 1 = ..; use 1; @p 0 = ..; use 0.
+        let mut code = straight(&[(&[], &[0]), (&[], &[1]), (&[1], &[]), (&[], &[0]), (&[0], &[])]);
+        assert_eq!(allocate(&code, &[0, 0]), [0, 0]);
+        code[3].guarded = true;
+        assert_eq!(allocate(&code, &[0, 0]), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_read_before_it_is_written_stays_undefined() {
+        // 1 = ..; use 1; use 0, which nothing has written.
+        let code = straight(&[(&[], &[1]), (&[1], &[]), (&[0], &[])]);
+        assert_eq!(allocate(&code, &[0, 0]), [0, 1]);
+    }
+
+    #[test]
+    fn results_that_nobody_reads_spoil_nothing() {
+        // 0 = ..; 1 = .. (dead); use 0.
+        let code = straight(&[(&[], &[0]), (&[], &[1]), (&[0], &[])]);
+        assert_eq!(allocate(&code, &[0, 0]), [0, 1]);
+    }
+}
