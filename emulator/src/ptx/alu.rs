@@ -372,12 +372,6 @@ fn setp(
     }
 }
 
-/// A register whose 32-bit halves are `f` of their first bit.
-#[inline(always)]
-fn halves(f: impl Fn(u32) -> u32) -> u64 {
-    u64::from(f(0)) | u64::from(f(32)) << 32
-}
-
 #[inline(always)]
 fn f32_binary(r: &mut Registers, mask: u32, op: FloatOp, mode: FloatMode, d: Reg, a: Reg, b: Reg) {
     let ab = (a, b);
