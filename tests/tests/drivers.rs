@@ -144,14 +144,17 @@ fn an_image_that_is_none_is_refused() {
         let text = Changed::new(site, "text", |_, _| b"this is no kernel".to_vec());
         let (call, code, name, message) = text.refused(site);
         assert_eq!(call, loading(maker).0);
-        match maker {
-            Maker::Nvidia => {
-                assert_eq!((code, &*name), (INVALID_PTX, "CUDA_ERROR_INVALID_PTX"));
+        let allowed: &[_] = match maker {
+            Maker::Nvidia if site.is_emulated() => {
                 // The compiler's log follows the driver's explanation.
                 assert!(message.contains("compilation failed: ") && message.len() > 40, "{message}");
+                &[(INVALID_PTX, "CUDA_ERROR_INVALID_PTX")]
             }
-            Maker::Amd => assert_eq!((code, &*name), (INVALID_IMAGE, "hipErrorInvalidImage"), "{message}"),
-        }
+            // Versions of the driver differ in what they take it for.
+            Maker::Nvidia => &[(INVALID_PTX, "CUDA_ERROR_INVALID_PTX"), (INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE")],
+            Maker::Amd => &[(INVALID_IMAGE, "hipErrorInvalidImage")],
+        };
+        assert!(allowed.contains(&(code, &*name)), "{code} ({name}): {message}");
         let empty = Changed::new(site, "empty", |_, _| Vec::new());
         let (call, code, ..) = empty.refused(site);
         assert!(call == loading(maker).0 && [INVALID_IMAGE, INVALID_PTX].contains(&code), "{call}: {code}");
@@ -175,7 +178,9 @@ fn another_architecture_is_refused() {
         });
         let (call, code, name, message) = other.refused(site);
         assert_eq!(call, loading(maker).0, "{message}");
-        assert_eq!(code, NO_BINARY_FOR_GPU, "{name}: {message}");
+        // A real compiler of PTX may stop at the line that names the architecture.
+        let stops = maker == Maker::Nvidia && !site.is_emulated() && code == INVALID_PTX;
+        assert!(code == NO_BINARY_FOR_GPU || stops, "{code} ({name}): {message}");
         assert_computes(site, &split_case());
     });
 }
