@@ -1,5 +1,7 @@
 //! A split-KV decode from plan to checked result.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -8,6 +10,7 @@ use splitkv::{
     Catalogue, DType, Device, DeviceProps, Error, Executor, Inputs, Kernels, Options, Problem, Splits, Target, plan,
 };
 
+use crate::counters;
 use crate::inputs::Set;
 use crate::timing::{Timed, alternate};
 
@@ -20,6 +23,12 @@ pub(crate) struct Demo {
     /// The device, such as `cuda:0` [default: the best one found].
     #[arg(long)]
     device: Option<String>,
+    /// Print what each launch counts; on emulated devices only.
+    #[arg(long)]
+    counters: bool,
+    /// Write the counters as JSON, too.
+    #[arg(long, value_name = "FILE", requires = "counters")]
+    json: Option<PathBuf>,
 }
 
 /// One sequence, one query, 32 query heads over 8 KV heads, head dim 128.
@@ -34,11 +43,57 @@ impl Demo {
             None => Device::best(),
         };
         match opened {
-            Ok(device) => on_device(&device),
+            Ok(device) => self.on_device(&device),
             // Whoever names a device wants that one.
             Err(error @ Error::NoDevice { .. }) if self.device.is_none() => without_device(&error),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn on_device(&self, device: &Device) -> Result<()> {
+        if self.counters {
+            device.count_launches()?;
+        }
+        let kernels = Kernels::find(device.props().target)?;
+        let emulated = device.name().starts_with("emulator");
+        let problem = problem(if emulated { TOKENS_EMULATED } else { TOKENS });
+        println!("device   {}: {}", device.name(), device.props().name);
+        // The emulator has no reason to split so short a sequence; the combine should be seen all the same.
+        let splits = if emulated { Splits::Exact(4) } else { Splits::Auto };
+        let plan = plan(&problem, &Options { splits, ..Options::default() }, device.props(), kernels.catalogue())?;
+        println!("{plan}");
+
+        let set = Set::new(device, &problem, 1)?;
+        set.o.buffer().fill(0xff)?;
+        let stream = device.stream()?;
+        let mut executor = Executor::new(device, &kernels, &plan)?;
+        let mut run = || {
+            let inputs = Inputs { q: &set.q, k: &set.k, v: &set.v, o: &set.o, lse: None, kv_lens: None };
+            executor.run(&stream, &inputs)
+        };
+        let start = Instant::now();
+        run()?;
+        stream.synchronize()?;
+        let elapsed = start.elapsed();
+        let launches = device.take_counters();
+        let error = set.check(&problem).context("against the reference in f64")?;
+        println!("result   largest error against the reference in f64: {error:.1e}");
+        if emulated {
+            println!("time     {:.2} s in the emulator, every access checked", elapsed.as_secs_f64());
+        } else {
+            let graph = stream.capture(&mut run)?;
+            let micros = alternate(&stream, &[Timed { graph, calls: 1 }])?[0];
+            let bytes = 2 * problem.sk * problem.kv_heads * problem.head_dim_qk * DType::Bf16.size_of();
+            println!("time     {micros:.1} us a call, {:.0} GB/s of KV", bytes as f64 / micros / 1e3);
+        }
+        if self.counters {
+            println!("\n{}", counters::of_launches(&launches));
+        }
+        if let Some(path) = &self.json {
+            fs::write(path, serde_json::to_string_pretty(&launches)?)
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
     }
 }
 
@@ -50,40 +105,5 @@ fn without_device(error: &Error) -> Result<()> {
         "\nTo run it: on a machine with an NVIDIA GPU of compute capability 9.0 or 10.0 and its driver, or an AMD"
     );
     println!("gfx950 with ROCm, call `cargo xtask demo` again.");
-    Ok(())
-}
-
-fn on_device(device: &Device) -> Result<()> {
-    let kernels = Kernels::find(device.props().target)?;
-    let emulated = device.name().starts_with("emulator");
-    let problem = problem(if emulated { TOKENS_EMULATED } else { TOKENS });
-    println!("device   {}: {}", device.name(), device.props().name);
-    // The emulator has no reason to split so short a sequence; the combine should be seen all the same.
-    let splits = if emulated { Splits::Exact(4) } else { Splits::Auto };
-    let plan = plan(&problem, &Options { splits, ..Options::default() }, device.props(), kernels.catalogue())?;
-    println!("{plan}");
-
-    let set = Set::new(device, &problem, 1)?;
-    set.o.buffer().fill(0xff)?;
-    let stream = device.stream()?;
-    let mut executor = Executor::new(device, &kernels, &plan)?;
-    let mut run = || {
-        let inputs = Inputs { q: &set.q, k: &set.k, v: &set.v, o: &set.o, lse: None, kv_lens: None };
-        executor.run(&stream, &inputs)
-    };
-    let start = Instant::now();
-    run()?;
-    stream.synchronize()?;
-    let elapsed = start.elapsed();
-    let error = set.check(&problem).context("against the reference in f64")?;
-    println!("result   largest error against the reference in f64: {error:.1e}");
-    if emulated {
-        println!("time     {:.2} s in the emulator, every access checked", elapsed.as_secs_f64());
-    } else {
-        let graph = stream.capture(&mut run)?;
-        let micros = alternate(&stream, &[Timed { graph, calls: 1 }])?[0];
-        let bytes = 2 * problem.sk * problem.kv_heads * problem.head_dim_qk * DType::Bf16.size_of();
-        println!("time     {micros:.1} us a call, {:.0} GB/s of KV", bytes as f64 / micros / 1e3);
-    }
     Ok(())
 }

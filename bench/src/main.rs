@@ -3,6 +3,7 @@
 //! Kernels are found as the library finds them: in `SPLITKV_KERNELS`, or in `target/kernels`.
 
 mod ceiling;
+mod counters;
 mod decode;
 mod demo;
 mod inputs;
@@ -22,11 +23,15 @@ enum Task {
     Demo(demo::Demo),
     /// Time decodes and the card's read ceiling in one run.
     Decode(decode::Decode),
+    /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
+    /// file. Fails if anything did.
+    Counters(counters::Counters),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Demo(demo) => demo.run(),
         Task::Decode(decode) => decode.run(),
+        Task::Counters(counters) => counters.run(),
     }
 }

@@ -2,54 +2,77 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of one launch, summed over its blocks: the same whatever the number of host threads.
-///
-/// An instruction counts once for each warp that executes it with at least one active lane; all `*_instructions`
-/// classes are disjoint and sum to [`instructions`](Self::instructions).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
+/// Defines [`Counters`], so that each counter is named once.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counts of one launch, summed over its blocks: the same whatever the number of host threads.
+        ///
+        /// An instruction counts once for each warp that issues it, whatever lanes take part; all `*_instructions`
+        /// classes are disjoint and sum to [`instructions`](Self::instructions).
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counters {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Each counter with its name, in the order of the fields.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+
+        impl std::ops::AddAssign for Counters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
     /// Blocks executed.
-    pub blocks: u64,
+    blocks,
     /// Instructions of all classes.
-    pub instructions: u64,
+    instructions,
     /// Integer, logic and address arithmetic, moves, predicates (on AMD: VALU and SALU).
-    pub integer_instructions: u64,
+    integer_instructions,
     /// Floating-point arithmetic and conversions.
-    pub float_instructions: u64,
+    float_instructions,
     /// Approximate functions: ex2, lg2, rcp, rsqrt, sqrt.
-    pub special_instructions: u64,
+    special_instructions,
     /// Branches, exits.
-    pub control_instructions: u64,
+    control_instructions,
     /// Global (flat, buffer) loads and stores, asynchronous copies, local (scratch) accesses.
-    pub memory_instructions: u64,
+    memory_instructions,
     /// Shared-memory (LDS) loads and stores, matrix loads.
-    pub shared_instructions: u64,
+    shared_instructions,
     /// Matrix multiply-accumulate instructions.
-    pub matrix_instructions: u64,
+    matrix_instructions,
     /// Exchanges between lanes: shuffles, votes, permutes.
-    pub lane_instructions: u64,
-    /// Atomic operations on any memory.
-    pub atomic_instructions: u64,
+    lane_instructions,
+    /// Atomic operations on any memory. Their bytes, sectors and bank conflicts are not counted.
+    atomic_instructions,
     /// Barriers, fences, waits, commits.
-    pub sync_instructions: u64,
+    sync_instructions,
     /// Multiply-accumulates of the matrix instructions.
-    pub matrix_macs: u64,
+    matrix_macs,
     /// Bytes loaded from global memory, lane by lane, copies included.
-    pub global_load_bytes: u64,
+    global_load_bytes,
     /// Bytes stored to global memory, lane by lane.
-    pub global_store_bytes: u64,
+    global_store_bytes,
     /// 32-byte sectors that the warps' global loads touched, each once an instruction.
-    pub global_load_sectors: u64,
+    global_load_sectors,
     /// 32-byte sectors that the warps' global stores touched, each once an instruction.
-    pub global_store_sectors: u64,
-    /// Bytes loaded from shared memory.
-    pub shared_load_bytes: u64,
-    /// Bytes stored to shared memory, copies included.
-    pub shared_store_bytes: u64,
-    /// Passes over shared memory beyond those needed without bank conflicts.
-    pub bank_conflicts: u64,
+    global_store_sectors,
+    /// Bytes loaded from shared memory, lane by lane.
+    shared_load_bytes,
+    /// Bytes stored to shared memory, lane by lane, copies included.
+    shared_store_bytes,
+    /// Passes over shared memory beyond those needed without bank conflicts, of loads, stores, matrix loads and
+    /// copies. The model and its sources: `emulator/src/banks.rs`.
+    bank_conflicts,
     /// Block barriers, each once a block.
-    pub barriers: u64,
+    barriers,
 }
 
 /// The class an instruction is counted in.
@@ -87,38 +110,12 @@ impl Counters {
     }
 }
 
-impl std::ops::AddAssign for Counters {
-    fn add_assign(&mut self, other: Self) {
-        self.blocks += other.blocks;
-        self.instructions += other.instructions;
-        self.integer_instructions += other.integer_instructions;
-        self.float_instructions += other.float_instructions;
-        self.special_instructions += other.special_instructions;
-        self.control_instructions += other.control_instructions;
-        self.memory_instructions += other.memory_instructions;
-        self.shared_instructions += other.shared_instructions;
-        self.matrix_instructions += other.matrix_instructions;
-        self.lane_instructions += other.lane_instructions;
-        self.atomic_instructions += other.atomic_instructions;
-        self.sync_instructions += other.sync_instructions;
-        self.matrix_macs += other.matrix_macs;
-        self.global_load_bytes += other.global_load_bytes;
-        self.global_store_bytes += other.global_store_bytes;
-        self.global_load_sectors += other.global_load_sectors;
-        self.global_store_sectors += other.global_store_sectors;
-        self.shared_load_bytes += other.shared_load_bytes;
-        self.shared_store_bytes += other.shared_store_bytes;
-        self.bank_conflicts += other.bank_conflicts;
-        self.barriers += other.barriers;
-    }
-}
-
-/// Distinct 32-byte sectors that a warp's accesses of `bytes` bytes (at most 32) at `addresses` touch.
-pub(crate) fn sectors(addresses: impl Iterator<Item = u64>, bytes: u32) -> u64 {
+/// Distinct 32-byte sectors that a warp's accesses touch, each an address and a number of bytes, at most 32.
+pub(crate) fn sectors(accesses: impl Iterator<Item = (u64, u32)>) -> u64 {
     let mut seen = [0u64; 128];
     let mut count = 0;
-    for address in addresses {
-        for sector in address / 32..=(address + u64::from(bytes) - 1) / 32 {
+    for (address, bytes) in accesses {
+        for sector in address / 32..(address + u64::from(bytes)).div_ceil(32) {
             // Lanes are mostly in order: the latest sectors are the likeliest.
             if !seen[..count].iter().rev().any(|&s| s == sector) {
                 seen[count] = sector;
@@ -129,60 +126,17 @@ pub(crate) fn sectors(addresses: impl Iterator<Item = u64>, bytes: u32) -> u64 {
     count as u64
 }
 
-/// Passes beyond the conflict-free number that banked shared memory needs for one warp access.
-///
-/// Memory has `banks` banks of 4 bytes. An access of `bytes` a lane is served in groups of lanes that together
-/// ask for at most `banks * 4` bytes; within a group, distinct words in one bank take a pass each, and lanes
-/// that read the same word share one.
-pub(crate) fn bank_conflicts(addresses: impl Iterator<Item = u32>, bytes: u32, banks: u32) -> u64 {
-    let words = bytes.div_ceil(4);
-    let lanes_per_group = (banks / words).max(1);
-    let mut conflicts = 0;
-    // The group so far: its words in order of arrival, the first one in each bank, and the passes of each bank.
-    let (mut group, mut used, mut lanes) = ([0u32; 64], 0, 0);
-    let (mut first, mut passes, mut busy, mut most) = ([0u32; 64], [0u8; 64], 0u64, 1);
-    for address in addresses {
-        if lanes == lanes_per_group {
-            conflicts += u64::from(most - 1);
-            (used, lanes, busy, most) = (0, 0, 0, 1);
-        }
-        lanes += 1;
-        for word in address / 4..address / 4 + words {
-            let bank = (word % banks) as usize;
-            if busy >> bank & 1 == 0 {
-                busy |= 1 << bank;
-                (first[bank], passes[bank]) = (word, 1);
-            } else if first[bank] != word && !group[..used].contains(&word) {
-                passes[bank] += 1;
-                most = most.max(passes[bank]);
-            }
-            group[used] = word;
-            used += 1;
-        }
-    }
-    conflicts + u64::from(most - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sectors_of_common_patterns() {
-        assert_eq!(sectors((0..32).map(|i| 0x1000 + i * 4), 4), 4);
-        assert_eq!(sectors((0..32).map(|i| 0x1000 + i * 16), 16), 16);
-        assert_eq!(sectors((0..32).map(|_| 0x1000), 4), 1);
-        assert_eq!(sectors((0..32).map(|i| 0x1000 + i * 256), 4), 32);
-        assert_eq!(sectors(std::iter::once(0x101e), 4), 2);
-    }
-
-    #[test]
-    fn conflicts_of_common_patterns() {
-        assert_eq!(bank_conflicts((0..32).map(|i| i * 4), 4, 32), 0);
-        assert_eq!(bank_conflicts((0..32).map(|_| 64), 4, 32), 0, "broadcast");
-        assert_eq!(bank_conflicts((0..32).map(|i| i * 8), 4, 32), 1);
-        assert_eq!(bank_conflicts((0..32).map(|i| i * 128), 4, 32), 31);
-        assert_eq!(bank_conflicts((0..32).map(|i| i * 16), 16, 32), 0);
-        assert_eq!(bank_conflicts((0..8).map(|i| i * 256), 16, 32), 7, "rows of a tile without swizzle");
+        assert_eq!(sectors((0..32).map(|i| (0x1000 + i * 4, 4))), 4);
+        assert_eq!(sectors((0..32).map(|i| (0x1000 + i * 16, 16))), 16);
+        assert_eq!(sectors((0..32).map(|_| (0x1000, 4))), 1);
+        assert_eq!(sectors((0..32).map(|i| (0x1000 + i * 256, 4))), 32);
+        assert_eq!(sectors([(0x101e, 4)].into_iter()), 2);
+        assert_eq!(sectors([(0x1000, 0)].into_iter()), 0);
     }
 }

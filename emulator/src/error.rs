@@ -36,13 +36,21 @@ pub enum Error {
         /// Length in bytes.
         bytes: u64,
     },
-    /// The artefact cannot be loaded: malformed, for another architecture, or with an unknown instruction.
+    /// The artefact cannot be loaded: malformed, or with an unknown instruction.
     #[error("{place}: {reason}")]
     Load {
         /// Where: a line of PTX, an offset in a code object.
         place: String,
         /// What is wrong.
         reason: String,
+    },
+    /// The artefact is sound, but for an architecture that this device does not run.
+    #[error("code for {found} does not run on {arch}")]
+    OtherArch {
+        /// The artefact's architecture.
+        found: String,
+        /// The device's.
+        arch: &'static str,
     },
     /// The module has no kernel of that name.
     #[error("no kernel {name:?} in the module; it has: {known}")]

@@ -10,12 +10,13 @@
 //! counters whatever the number of host threads. How the parts fit together:
 //!
 //! - `memory` holds allocations with guard zones, and which of their bytes are defined;
-//! - `shared` holds a block's shared memory (LDS), its races and its bank conflicts;
+//! - `shared` holds a block's shared memory (LDS) and finds its races; `banks` counts its bank conflicts;
 //! - `races` finds races between blocks in global memory, `order` what orders them, `clocks` how that is known;
 //! - `engine` runs blocks and schedules the warps of a block; it knows no instruction;
 //! - an instruction set implements `engine::Program`: it decodes once and executes a warp;
 //! - `cdna` is gfx950.
 
+mod banks;
 pub mod cdna;
 mod clocks;
 mod counters;

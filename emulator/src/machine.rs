@@ -4,6 +4,9 @@ use crate::engine::{AnyProgram, KernelInfo, Launch};
 use crate::memory::{Memory, Purpose};
 use crate::{Arch, Counters, Error};
 
+/// Most threads of a block on every device.
+const MAX_THREADS: u32 = 1024;
+
 /// Kernels that were loaded together.
 pub struct Module {
     arch: Arch,
@@ -28,6 +31,11 @@ impl Module {
     /// Shared memory that the kernel declares itself, in bytes.
     pub fn static_shared_bytes(&self, kernel: &str) -> Result<u32, Error> {
         Ok(self.find(kernel)?.info().static_shared)
+    }
+
+    /// Most threads of a block that the kernel and every device allow.
+    pub fn max_threads(&self, kernel: &str) -> Result<u32, Error> {
+        Ok(self.find(kernel)?.info().max_threads.min(MAX_THREADS))
     }
 
     fn find(&self, name: &str) -> Result<&dyn AnyProgram, Error> {
@@ -163,7 +171,7 @@ impl Machine {
             return refuse("the grid", format!("{grid:?}"), allowed.into());
         }
         let threads = block.iter().try_fold(1u32, |product, &n| product.checked_mul(n));
-        let max_threads = info.max_threads.min(1024);
+        let max_threads = info.max_threads.min(MAX_THREADS);
         if threads.is_none_or(|n| n == 0 || n > max_threads) {
             return refuse("the block", format!("{block:?}"), format!("1 to {max_threads} threads"));
         }

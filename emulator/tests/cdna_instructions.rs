@@ -36,8 +36,14 @@ fn fp32_arithmetic() {
     check("v_sub_f32_e32 v24, v8, v9", &[([TWO, ONE, 0], ONE)]);
     check("v_subrev_f32_e32 v24, v8, v9", &[([TWO, ONE, 0], ONE | NEG)]);
     check(
-        "v_mul_f32_e64 v24, -|v8|, v9 clamp mul:2",
-        &[([ONE, TWO | NEG, 0], ONE), ([TWO, bits(-0.125), 0], bits(0.5)), ([NAN, ONE, 0], 0)],
+        "v_mul_f32_e64 v24, -|v8|, v9 clamp",
+        &[([ONE, TWO | NEG, 0], ONE), ([TWO, bits(-0.125), 0], bits(0.25)), ([NAN, ONE, 0], 0)],
+    );
+    // Output factors count only where denormals are flushed.
+    check("v_mul_f32_e64 v24, v8, v9 mul:2", &[([ONE, TWO, 0], TWO)]);
+    check(
+        "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 2), 0\nv_mul_f32_e64 v24, v8, v9 mul:2",
+        &[([ONE, TWO, 0], bits(4.0))],
     );
     // Denormals are kept: the descriptor says so.
     check("v_mul_f32_e32 v24, v8, v9", &[([1, ONE, 0], 1), ([0x0080_0000, bits(0.5), 0], 0x0040_0000)]);
@@ -165,6 +171,11 @@ fn conversions() {
     );
     check("v_cvt_pk_fp8_f32 v24, v8, v9 op_sel:[0,0,1]", &[([ONE, bits(448.0), 0], 0x7e38_5555)]);
     check("v_cvt_scalef32_pk_fp8_f32 v24, v8, v9, v10", &[([TWO, bits(8.0), bits(4.0)], 0xaaaa_4030)]);
+    check("v_cvt_scalef32_pk_fp8_bf16 v24, v8, v9", &[([0x4000_3f80, TWO, 0], 0xaaaa_3830)]);
+    check("v_cvt_scalef32_pk_bf8_f16 v24, v8, v9 op_sel:[0,0,1]", &[([0x4000_3c00, ONE, 0], 0x403c_5555)]);
+    check("v_cvt_scalef32_pk_f16_fp8 v24, v8, v9", &[([0x4038, TWO, 0], 0x4400_4000)]);
+    check("v_cvt_scalef32_pk_bf16_fp8 v24, v8, v9 op_sel:[1,0,0]", &[([0x4038_0000, ONE, 0], 0x4000_3f80)]);
+    check("v_cvt_scalef32_pk_f32_fp8 v[24:25], v8, v9\nv_mov_b32_e32 v24, v25", &[([0x4038, bits(4.0), 0], bits(8.0))]);
     check("v_cvt_f32_fp8_e32 v24, v8", &[([0x38, 0, 0], ONE), ([0xb8, 0, 0], ONE | NEG)]);
     check("v_cvt_f32_fp8_sdwa v24, v8 src0_sel:BYTE_1", &[([0x3800, 0, 0], ONE)]);
     check("v_pack_b32_f16 v24, v8, v9", &[([0x1111_2222, 0x3333_4444, 0], 0x4444_2222)]);
@@ -186,7 +197,7 @@ fn integers() {
     check("v_lshl_or_b32 v24, v8, v9, v10", &[([3, 4, 1], 49)]);
     check("v_and_or_b32 v24, v8, v9, v10", &[([0xff, 0x3c, 1], 0x3d)]);
     check("v_bfe_u32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xbe), ([0xdead_beef, 8, 0], 0)]);
-    check("v_bfe_i32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xffff_ffbe)]);
+    check("v_bfe_i32 v24, v8, v9, v10", &[([0xdead_beef, 8, 8], 0xffff_ffbe), ([0x8000_0000, 31, 8], u32::MAX)]);
     check("v_bfi_b32 v24, v8, v9, v10", &[([0xff00, 0x1234, 0xabcd], 0x12cd)]);
     check("v_alignbit_b32 v24, v8, v9, v10", &[([0x1, 0x8000_0000, 31], 3)]);
     check(
@@ -228,6 +239,8 @@ fn halves() {
         "v_pk_fma_f16 v24, v8, v9, v10 neg_lo:[0,0,1] neg_hi:[1,0,0]",
         &[([pair(0x4000, 0x4000), pair(0x4000, 0x4000), pair(0x3c00, 0x3c00)], pair(0x4200, 0xc200))],
     );
+    check("v_fma_f16 v24, v8, v9, v10", &[([0x4000, 0x4000, 0x3c00], 0xaaaa_4500)]);
+    check("v_mad_legacy_u16 v24, v8, v9, v10", &[([300, 300, 7], 0x0000_5f97)]);
     check("v_pk_add_u16 v24, v8, v9", &[([pair(0xffff, 1), pair(2, 3), 0], pair(1, 4))]);
     check(
         "v_fma_mix_f32 v24, v8, v9, v10 op_sel:[0,1,0] op_sel_hi:[0,1,0]",
@@ -327,13 +340,13 @@ fn scalars() {
     assert_eq!(run("s_lshl2_add_u32 s16, s8, s10"), (0xffff_ffc7, true));
     assert_eq!(run("s_pack_ll_b32_b16 s16, s12, s13").0, 0xdef0_5678);
     assert_eq!(run("s_sext_i32_i16 s16, s13").0, 0xffff_def0);
-    assert_eq!(run("s_cmp_gt_i32 s8, s10").1, false);
-    assert_eq!(run("s_cmp_gt_u32 s8, s10").1, true);
-    assert_eq!(run("s_cmpk_eq_i32 s8, 0xfff0").1, true);
-    assert_eq!(run("s_cmpk_eq_u32 s8, 0xfff0").1, false);
+    assert!(!run("s_cmp_gt_i32 s8, s10").1);
+    assert!(run("s_cmp_gt_u32 s8, s10").1);
+    assert!(run("s_cmpk_eq_i32 s8, 0xfff0").1);
+    assert!(!run("s_cmpk_eq_u32 s8, 0xfff0").1);
     assert_eq!(run("s_movk_i32 s16, 0x8000").0, 0xffff_8000);
     assert_eq!(run("s_bitset1_b32 s16, s10").0, 0x80);
-    assert_eq!(run("s_bitcmp1_b32 s10, 1").1, true);
+    assert!(run("s_bitcmp1_b32 s10, 1").1);
     assert_eq!(run("s_andn2_b64 s[16:17], s[8:9], s[12:13]"), (0xedcb_a980, true));
     assert_eq!(run("s_cmp_eq_u32 s8, s8\ns_cselect_b32 s16, s10, s9"), (7, true));
     assert_eq!(run("s_getreg_b32 s16, hwreg(HW_REG_MODE, 4, 4)").0, 15);

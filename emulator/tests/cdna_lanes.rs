@@ -11,7 +11,7 @@ fn moved(text: &str) -> Lanes {
 
 #[track_caller]
 fn check(text: &str, expected: impl Fn(usize) -> u32) {
-    assert_eq!(moved(text), std::array::from_fn(|l| expected(l)), "{text}");
+    assert_eq!(moved(text), std::array::from_fn(expected), "{text}");
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn dpp() {
     check(&format!("v_mov_b32_dpp v24, v8 quad_perm:[1,0,3,2] {all}"), |l| from(l ^ 1));
     check(&format!("v_mov_b32_dpp v24, v8 row_shl:1 {all}"), |l| if l % 16 == 15 { 7 } else { from(l + 1) });
     check(&format!("v_mov_b32_dpp v24, v8 row_shr:2 {all} bound_ctrl:1"), |l| if l % 16 < 2 { 0 } else { from(l - 2) });
-    check(&format!("v_mov_b32_dpp v24, v8 row_ror:4 {all}"), |l| from(l & !15 | (l + 12) % 16));
+    check(&format!("v_mov_b32_dpp v24, v8 row_ror:4 {all}"), |l| from((l & !15) | ((l + 12) % 16)));
     check(&format!("v_mov_b32_dpp v24, v8 row_mirror {all}"), |l| from(l ^ 15));
     check(&format!("v_mov_b32_dpp v24, v8 row_half_mirror {all}"), |l| from(l ^ 7));
     check(&format!("v_mov_b32_dpp v24, v8 row_newbcast:3 {all}"), |l| from(l & !15 | 3));

@@ -437,3 +437,21 @@ fn the_number_of_host_threads_changes_nothing() {
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0], results[2]);
 }
+
+#[test]
+fn packed_floats() {
+    let two = |high: f32, low: f32| format!("0x{:08x}{:08x}", high.to_bits(), low.to_bits());
+    let words = sound(
+        &format!(
+            "mov.b64 %d5, {};\nmov.b64 %d6, {};\nadd.rn.f32x2 %d7, %d5, %d6;\nst.global.u64 [%d1], %d7;\n\
+             mul.rn.f32x2 %d7, %d5, %d6;\nst.global.u64 [%d1+8], %d7;\n\
+             fma.rn.f32x2 %d7, %d5, %d6, %d5;\nst.global.u64 [%d1+16], %d7;",
+            two(3.0, 0.5),
+            two(-4.0, 2.0)
+        ),
+        1,
+        1,
+    );
+    let values: Vec<f32> = words[..6].iter().map(|word| f32::from_bits(*word)).collect();
+    assert_eq!(values, [2.5, -1.0, 1.0, -12.0, 1.5, -9.0]);
+}

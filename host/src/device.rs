@@ -90,9 +90,20 @@ impl Device {
         self.driver.synchronize()
     }
 
-    /// What the emulator counted since the last call, by kernel. Nothing on other devices.
+    /// Begins to keep the counters of each launch on this device, from any thread, until [`Device::take_counters`].
+    /// What was kept before is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on a device that is not emulated.
     #[cfg(feature = "emulator")]
-    pub fn take_counters(&self) -> std::collections::BTreeMap<String, splitkv_emulator::Counters> {
+    pub fn count_launches(&self) -> Result<()> {
+        self.driver.count_launches()
+    }
+
+    /// Ends what [`Device::count_launches`] began: the counters of each launch since then, in the order in which they
+    /// ended. A launch that a graph recorded counts each time the graph is launched; one that failed does not.
+    #[cfg(feature = "emulator")]
+    pub fn take_counters(&self) -> Vec<crate::LaunchCounters> {
         self.driver.take_counters()
     }
 

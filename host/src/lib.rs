@@ -59,6 +59,7 @@ mod driver;
 mod dtype;
 mod error;
 mod executor;
+mod foreign;
 mod kernels;
 pub mod manifest;
 mod options;
@@ -80,6 +81,8 @@ pub use self::attention::{AttentionOptions, attention};
 pub use self::buffer::Buffer;
 pub use self::catalogue::Catalogue;
 pub use self::device::{Device, DeviceInfo};
+#[cfg(feature = "emulator")]
+pub use self::driver::LaunchCounters;
 pub use self::dtype::{DType, Element};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};

@@ -14,10 +14,13 @@
 //! | `SPLITKV_CASE` | JSON of one case, which runs in place of random ones | |
 //! | `SPLITKV_TEST_REPORT` | file for a line of JSON a suite and device: how many cases ran | |
 
+pub mod agreement;
 pub mod case;
 pub mod compare;
 pub mod data;
+pub mod gauge;
 pub mod histogram;
+pub mod instructions;
 pub mod launch;
 pub mod numeric;
 pub mod property;

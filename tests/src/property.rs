@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunne
 use crate::case::Case;
 use crate::launch::Failure;
 use crate::site::{Site, say, suite};
-use crate::strategy::cases;
+use crate::strategy::{Budget, cases};
 
 /// How many cases a property gets; default: a number for each kind of device.
 const CASES: &str = "SPLITKV_CASES";
@@ -29,34 +29,46 @@ const SHRINKS: u32 = 200;
 /// # Panics
 /// When the property fails, with a command that repeats the smallest failure found.
 pub fn check(name: &str, property: impl Fn(&Site, &Case) -> Result<(), Failure> + Sync) {
-    suite(name, |site| {
-        if let Ok(text) = std::env::var(CASE) {
-            let case = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{CASE}: {error}"));
-            property(site, &case)
-                .unwrap_or_else(|failure| panic!("{}", describe(name, site, &case, &failure.to_string())));
-            return 1;
-        }
-        let count = number(CASES).unwrap_or_else(|| u64::from(site.usual_cases()));
-        let seed = number(SEED).unwrap_or(1);
-        let times = Mutex::new(Vec::new());
-        let timed = |site: &Site, case: &Case| {
-            let start = Instant::now();
-            property(site, case)?;
-            times.lock().unwrap_or_else(PoisonError::into_inner).push(start.elapsed());
-            Ok(())
-        };
-        say(&format!("{name}: {count} cases of seed {seed} on {}", site.device.name()));
-        let failures = in_threads(|shard| run_shard(name, site, count, (seed, shard), &timed));
-        if let Some(smallest) = failures.iter().min_by_key(|failure| failure.len()) {
-            panic!("in {} of {SHARDS} shards; the smallest failure: {smallest}", failures.len());
-        }
-        let mut times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
-        times.sort_unstable();
-        if let Some(median) = times.get(times.len() / 2) {
-            say(&format!("{name}: median {median:.1?} a case on {}", site.device.name()));
-        }
-        count as usize
-    });
+    suite(name, |site| check_at(name, site, site.budget(), u64::from(site.usual_cases()), &property));
+}
+
+/// Checks `property` on one device: on as many random cases as the environment says, or else `usual`, each within
+/// `budget`. Returns how many.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_at(
+    name: &str,
+    site: &Site,
+    budget: Budget,
+    usual: u64,
+    property: &(impl Fn(&Site, &Case) -> Result<(), Failure> + Sync),
+) -> usize {
+    if let Ok(text) = std::env::var(CASE) {
+        let case = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{CASE}: {error}"));
+        property(site, &case).unwrap_or_else(|failure| panic!("{}", describe(name, site, &case, &failure.to_string())));
+        return 1;
+    }
+    let count = number(CASES).unwrap_or(usual);
+    let seed = number(SEED).unwrap_or(1);
+    let times = Mutex::new(Vec::new());
+    let timed = |site: &Site, case: &Case| {
+        let start = Instant::now();
+        property(site, case)?;
+        times.lock().unwrap_or_else(PoisonError::into_inner).push(start.elapsed());
+        Ok(())
+    };
+    say(&format!("{name}: {count} cases of seed {seed} on {}", site.label()));
+    let failures = in_threads(|shard| run_shard(name, site, budget, count, (seed, shard), &timed));
+    if let Some(smallest) = failures.iter().min_by_key(|failure| failure.len()) {
+        panic!("in {} of {SHARDS} shards; the smallest failure: {smallest}", failures.len());
+    }
+    let mut times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
+    times.sort_unstable();
+    if let Some(median) = times.get(times.len() / 2) {
+        say(&format!("{name}: median {median:.1?} a case on {}", site.label()));
+    }
+    count as usize
 }
 
 /// What `run` gives of each shard. Threads of their own: one that waits in rayon would begin another shard meanwhile,
@@ -77,6 +89,7 @@ fn in_threads(run: impl Fn(u64) -> Option<String> + Sync) -> Vec<String> {
 fn run_shard(
     name: &str,
     site: &Site,
+    budget: Budget,
     count: u64,
     (seed, shard): (u64, u64),
     property: &(impl Fn(&Site, &Case) -> Result<(), Failure> + Sync),
@@ -92,9 +105,8 @@ fn run_shard(
         max_shrink_iters: SHRINKS,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&cases(site.budget()), |case| {
-        property(site, &case).map_err(|failure| TestCaseError::fail(failure.to_string()))
-    });
+    let result = TestRunner::new(config)
+        .run(&cases(budget), |case| property(site, &case).map_err(|failure| TestCaseError::fail(failure.to_string())));
     match result {
         Ok(()) => None,
         Err(TestError::Fail(reason, case)) => Some(describe(name, site, &case, reason.message())),

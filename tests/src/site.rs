@@ -24,7 +24,11 @@ pub struct Site {
 }
 
 impl Site {
-    fn open(name: &str) -> Result<Self, splitkv::Error> {
+    /// The device of this name, with its kernels.
+    ///
+    /// # Errors
+    /// The library's; kernels that are stale are an error too.
+    pub fn open(name: &str) -> Result<Self, splitkv::Error> {
         let device = Device::open(name)?;
         let kernels = Kernels::find(device.props().target)?;
         // Programs that were carried to another machine were built together with their kernels; the sources are
@@ -36,9 +40,16 @@ impl Site {
         Ok(Self { device, kernels })
     }
 
-    /// Whether kernels are interpreted here, which is slow.
+    /// Whether kernels are interpreted here, which is slow: on an emulator's own device, and on one that is found
+    /// through a GPU driver's functions.
     pub fn is_emulated(&self) -> bool {
-        self.device.name().starts_with("emulator")
+        self.device.props().name.starts_with("emulated")
+    }
+
+    /// The device in reports: its name, and whether a GPU's name stands for an emulator.
+    pub fn label(&self) -> String {
+        let name = self.device.name();
+        if self.is_emulated() && !name.starts_with("emulator") { format!("{name} (emulated)") } else { name.into() }
     }
 
     /// What a case may cost here.
@@ -76,7 +87,7 @@ pub fn suite(name: &str, body: impl Fn(&Site) -> usize) {
     }
     for site in sites() {
         let cases = body(site);
-        record(name, site.device.name(), cases);
+        record(name, &site.label(), cases);
     }
 }
 

@@ -109,6 +109,7 @@ fn score_error(attention: &Attention<'_>, [batch, query, head]: [usize; 3], keys
     2f64.powi(-20) * attention.scale.abs() * (0..keys).map(products).fold(0.0, f64::max)
 }
 
-fn largest(values: impl Iterator<Item = f64>) -> f64 {
+/// The largest magnitude; NaN is passed over.
+pub fn largest(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |largest, value| largest.max(value.abs()))
 }

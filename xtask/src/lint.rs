@@ -10,7 +10,8 @@ use crate::cuda::Cuda;
 use crate::workspace::{cargo, output, run, target_dir};
 
 /// The packages that must check on stable Rust: all that runs where kernels are not built.
-const STABLE_PACKAGES: [&str; 4] = ["splitkv", "splitkv-tests", "splitkv-emulator", "kernels-gpu"];
+const STABLE_PACKAGES: [&str; 5] =
+    ["splitkv", "splitkv-tests", "splitkv-emulator", "splitkv-emulator-driver", "kernels-gpu"];
 
 /// One clippy run for each kind of device code.
 const DEVICE_TARGETS: [Target; 2] = [Target::Sm90, Target::Gfx950];

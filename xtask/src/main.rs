@@ -10,6 +10,7 @@ mod progress;
 mod test;
 mod workspace;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -89,8 +90,21 @@ enum Task {
         /// Run on this device instead, such as `cuda:0`.
         #[arg(long, value_name = "DEVICE")]
         device: Option<String>,
+        /// Print what each launch counts; on emulated devices only.
+        #[arg(long)]
+        counters: bool,
+        /// Write the counters as JSON, too.
+        #[arg(long, value_name = "FILE", requires = "counters")]
+        json: Option<PathBuf>,
         #[command(flatten)]
         features: Features,
+    },
+    /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
+    /// file. Fails if anything did.
+    Counters {
+        /// Take what was counted over into the committed file.
+        #[arg(long)]
+        accept: bool,
     },
     /// Run a benchmark: `cargo xtask bench -- decode --help`.
     Bench {
@@ -130,10 +144,23 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::CheckKernels { targets, json } => check_kernels::check(&targets.builder().build()?, json)?,
         Task::Test { device, features, arguments } => test::test(device.as_deref(), features.cuda(), &arguments)?,
-        Task::Demo { device, features } => {
-            let device = device.map(|device| format!("--device={device}"));
-            let arguments: Vec<String> = std::iter::once("demo".into()).chain(device).collect();
+        Task::Demo { device, counters, json, features } => {
+            let mut arguments = vec![OsString::from("demo")];
+            if let Some(device) = device {
+                arguments.extend(["--device".into(), device.into()]);
+            }
+            if counters {
+                arguments.push("--counters".into());
+            }
+            if let Some(json) = json {
+                // The program runs in the workspace's folder.
+                arguments.extend(["--json".into(), std::path::absolute(json)?.into()]);
+            }
             bench::bench(features.cuda(), &arguments)?;
+        }
+        Task::Counters { accept } => {
+            let accept = accept.then_some("--accept");
+            bench::bench(Cuda::choose(false), &["counters"].into_iter().chain(accept).collect::<Vec<_>>())?;
         }
         Task::Bench { features, arguments } => bench::bench(features.cuda(), &arguments)?,
         Task::BuildTests { targets, features, out } => test::build_tests(targets.builder(), features.cuda(), &out)?,

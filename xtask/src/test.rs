@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::build_kernels::KernelBuilder;
 use crate::check_kernels;
-use crate::cuda::Cuda;
+use crate::cuda::{Cuda, Emulated};
 use crate::workspace::{cargo, output, run, target_dir};
 
 /// The library reads this variable when it is given no path.
@@ -21,6 +21,19 @@ pub(crate) const KERNELS_VARIABLE: &str = "SPLITKV_KERNELS";
 pub(crate) const DEVICE_VARIABLE: &str = "SPLITKV_DEVICE";
 /// Suites append a [`Ran`] to this file.
 const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
+
+/// Cases of a property that run through the drivers' files without a GPU, a number by the suites' variable.
+const DRIVER_CASES: (&str, &str) = ("SPLITKV_CASES", "6");
+
+/// What runs there.
+const DRIVER_TESTS: [&str; 6] = [
+    "--package=splitkv",
+    "--package=splitkv-tests",
+    "--test=cuda",
+    "--test=drivers",
+    "--test=graphs",
+    "--test=properties",
+];
 
 /// The packages whose tests are carried to another machine.
 const CARRIED_PACKAGES: [&str; 3] = ["--package=splitkv", "--package=splitkv-tests", "--package=splitkv-bench"];
@@ -33,21 +46,34 @@ struct Ran {
     cases: u64,
 }
 
-/// Runs everything. `device` and `arguments` (for cargo test) are passed on.
+/// Runs everything. `device` and `arguments` (for cargo test) are passed on; with either, that is all, else what needs
+/// the drivers' files runs on the emulator behind the drivers' functions as well.
 pub(crate) fn test(device: Option<&str>, cuda: Cuda, arguments: &[String]) -> Result<()> {
     let kernels = KernelBuilder::new().build()?;
     check_kernels::check(&kernels, false)?;
 
     let report = target_dir().join("test-report.jsonl");
     fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
-    let mut command = cargo();
-    command.args(["test", "--release", "--workspace", "--no-fail-fast"]);
-    cuda.apply(&mut command)?;
-    command.args(arguments).env(KERNELS_VARIABLE, kernels).env(REPORT_VARIABLE, &report);
+    let command = |packages: &[&str]| {
+        let mut command = cargo();
+        command.args(["test", "--release", "--no-fail-fast"]).args(packages);
+        command.env(KERNELS_VARIABLE, &kernels).env(REPORT_VARIABLE, &report);
+        command
+    };
+    let mut all = command(&["--workspace"]);
+    cuda.apply(&mut all)?;
+    all.args(arguments);
     if let Some(device) = device {
-        command.env(DEVICE_VARIABLE, device);
+        all.env(DEVICE_VARIABLE, device);
     }
-    let result = run(&mut command);
+    let mut result = run(&mut all);
+    if device.is_none() && arguments.is_empty() {
+        eprintln!("On {} of the emulator behind the drivers' functions:", Emulated::DEVICES);
+        let mut drivers = command(&DRIVER_TESTS);
+        Emulated::build()?.apply(&mut drivers)?;
+        drivers.env(DEVICE_VARIABLE, Emulated::DEVICES).env(DRIVER_CASES.0, DRIVER_CASES.1);
+        result = result.and(run(&mut drivers));
+    }
     println!("{}", summary(&fs::read_to_string(&report)?)?);
     result
 }

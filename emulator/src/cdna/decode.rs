@@ -84,6 +84,7 @@ impl Decoder<'_> {
             inst.literal = self.take()?;
         }
         inst.bytes = self.used * 4;
+        inst.mods.ordered = inst.mods.cache & Mods::SC1 != 0;
         Ok(inst)
     }
 
@@ -273,7 +274,7 @@ impl Decoder<'_> {
         let s = self.take()?;
         let control = bits(s, 8, 9);
         if matches!(control, 0x100 | 0x110 | 0x120 | 0x144..=0x14f | 0x160..)
-            || ((0x130..0x140).contains(&control) && control % 4 != 0)
+            || ((0x130..0x140).contains(&control) && !control.is_multiple_of(4))
         {
             return Err(self.unknown(format!("unknown DPP control {control:#x}")));
         }

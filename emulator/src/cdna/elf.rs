@@ -7,7 +7,7 @@ use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 
-use crate::Error;
+use crate::{Arch, Error};
 
 /// Type of the ELF note that holds the metadata.
 const NT_AMDGPU_METADATA: u32 = 32;
@@ -115,13 +115,14 @@ impl CodeObject {
     /// Reads `bytes`.
     ///
     /// # Errors
-    /// [`Error::Load`] for anything but a well-formed gfx950 code object.
+    /// [`Error::OtherArch`] for another architecture's, [`Error::Load`] for anything but a well-formed code object.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let file = ElfFile64::<Endianness>::parse(bytes).map_err(|e| bad(format!("no 64-bit ELF file: {e}")))?;
         let header = file.elf_header();
         let (machine, flags) = (header.e_machine(Endianness::Little), header.e_flags(Endianness::Little));
         if machine != elf::EM_AMDGPU || flags & EF_AMDGPU_MACH != EF_AMDGPU_MACH_GFX950 {
-            return Err(bad(format!("for ELF machine {machine}, flags {flags:#x}; gfx950 is needed")));
+            let found = format!("ELF machine {machine} with flags {flags:#x}");
+            return Err(Error::OtherArch { found, arch: Arch::Gfx950.name() });
         }
         let end = file.segments().map(|s| s.address() + s.size()).max().unwrap_or(0);
         if end > 1 << 30 {

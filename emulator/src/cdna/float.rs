@@ -198,11 +198,10 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
     let back = sum - product;
     let error = (product - (sum - back)) + (c - back);
     let bits = sum.to_bits();
-    let towards = ((error > 0.0) == (sum > 0.0)) as u64;
-    // Even and inexact: one step towards the exact value makes it odd.
-    let inexact = error != 0.0;
-    let adjusted =
-        if inexact && bits & 1 == 0 { bits.wrapping_add(towards.wrapping_mul(2)).wrapping_sub(1) } else { bits };
+    // Even and inexact: one step towards the exact value makes it odd. (The error of an infinite sum is NaN.)
+    let inexact = error.abs() > 0.0;
+    let step = if (error > 0.0) == (sum > 0.0) { 1 } else { u64::MAX };
+    let adjusted = if inexact && bits & 1 == 0 { bits.wrapping_add(step) } else { bits };
     f64::from_bits(adjusted) as f32
 }
 
@@ -267,6 +266,7 @@ mod tests {
         assert!(fma(f32::INFINITY, 0.0, 1.0).is_nan());
         assert_eq!(fma(f32::INFINITY, 1.0, 1.0), f32::INFINITY);
         assert_eq!(fma(3e38, 3e38, f32::NEG_INFINITY), f32::NEG_INFINITY);
+        assert_eq!(fma(f32::NEG_INFINITY, 3.0, 1.0), f32::NEG_INFINITY);
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(crate) const ACC_DST: u16 = 128;
 /// Packed encoding whose operands are not pairs of halves: no `op_sel_hi`.
 pub(crate) const NO_OP_SEL: u16 = 256;
 
+/// A 16-bit result leaves the other half of the destination as it is; others clear it.
+pub(crate) const KEEPS_HALF: u16 = 512;
+
 /// Declares an enum of opcodes and the table of its rows.
 macro_rules! table {
     ($(#[$doc:meta])* $enum:ident { $($encoding:ident {
@@ -421,6 +424,8 @@ pub(crate) struct Mods {
     pub(crate) sdwa: Option<Sdwa>,
     /// Memory: `sc0`, `nt`, `sc1` (bits 0, 1, 2).
     pub(crate) cache: u8,
+    /// Memory: the load or store is ordered as an atomic is.
+    pub(crate) ordered: bool,
     /// Buffer: the address has an offset register, an index register.
     pub(crate) offen: bool,
     pub(crate) idxen: bool,

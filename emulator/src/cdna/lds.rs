@@ -3,13 +3,11 @@
 use super::inst::Inst;
 use super::memory_ops::{AtomicOp, LdsAction, LdsOp, Part, Unit};
 use super::wave::{As, LANES, Lanes, Vector, Wave};
+use crate::FaultKind;
+use crate::banks::Banks;
 use crate::engine::Block;
 use crate::fault::Trap;
 use crate::memory::Data;
-use crate::{FaultKind, counters};
-
-/// Banks of 4 bytes.
-const BANKS: u32 = 64;
 
 impl Wave {
     pub(super) fn lds(&mut self, block: &mut Block<'_>, inst: &Inst, op: LdsOp) -> Result<(), Trap> {
@@ -76,8 +74,8 @@ impl Wave {
                 .map_err(|kind| self.trap_at(kind, lane, address.into()))?;
             self.waits.note_lds(lane, address, bytes, None);
         }
-        let touched = Self::each(exec).map(|lane| addresses[lane].wrapping_add(offset));
-        block.counters.bank_conflicts += counters::bank_conflicts(touched, bytes, BANKS);
+        let address = |lane: usize| addresses[lane].wrapping_add(offset);
+        block.counters.bank_conflicts += Banks::gfx950_load(bytes).conflicts(exec, bytes, address);
         block.counters.shared_load_bytes += u64::from(exec.count_ones() * bytes);
         block.shared.sync_warp(self.index);
         Ok(loaded)
@@ -144,8 +142,8 @@ impl Wave {
                 .map_err(|kind| self.trap_at(kind, lane, address.into()))?;
             self.waits.note_lds(lane, address, bytes, Some(data[lane]));
         }
-        let touched = Self::each(exec).map(|lane| addresses[lane].wrapping_add(offset));
-        block.counters.bank_conflicts += counters::bank_conflicts(touched, bytes, BANKS);
+        let address = |lane: usize| addresses[lane].wrapping_add(offset);
+        block.counters.bank_conflicts += Banks::gfx950_store(bytes).conflicts(exec, bytes, address);
         block.counters.shared_store_bytes += u64::from(exec.count_ones() * bytes);
         block.shared.sync_warp(self.index);
         block.made_progress();

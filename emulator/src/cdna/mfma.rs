@@ -44,7 +44,12 @@ impl Wave {
                 sums[rows(register, lane) * m + lane % m] = f32::from_bits(bits);
             }
         }
-        multiply_add(&mut sums, &a.values, &b.values, m, k);
+        if op.a == Element::F32 {
+            multiply_add(&mut sums, &a.values, &b.values, m, k, |sum, a, b| float::fma(a, b, sum));
+        } else {
+            // Products of shorter elements are exact in fp32.
+            multiply_add(&mut sums, &a.values, &b.values, m, k, |sum, a, b| sum + a * b);
+        }
         let first = inst.dst.vector_index().unwrap_or_default();
         for (register, undefined) in undefined.iter().enumerate().take(registers) {
             let bits = std::array::from_fn(|lane| match sums[rows(register, lane) * m + lane % m] {
@@ -121,12 +126,12 @@ fn decode(element: Element, bits: u32) -> f32 {
 }
 
 /// `sums[i][j] += a[k][i] * b[k][j]`, over `k` in order, each step rounded to fp32.
-fn multiply_add(sums: &mut [f32], a: &[f32], b: &[f32], m: usize, k: usize) {
+fn multiply_add(sums: &mut [f32], a: &[f32], b: &[f32], m: usize, k: usize, step: impl Fn(f32, f32, f32) -> f32) {
     for k in 0..k {
         let (a, b) = (&a[k * m..][..m], &b[k * m..][..m]);
         for (sums, &a) in sums.chunks_exact_mut(m).zip(a) {
             for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum += a * b;
+                *sum = step(*sum, a, b);
             }
         }
     }

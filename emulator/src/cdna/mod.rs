@@ -1,8 +1,11 @@
 //! Executes gfx950 (CDNA4) code objects.
 
 mod compare;
+mod convert;
 mod decode;
+mod divide;
 mod elf;
+mod expansion;
 mod float;
 mod inst;
 mod lanes;

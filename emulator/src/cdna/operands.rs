@@ -1,7 +1,7 @@
 //! How vector instructions read and write lanes: modifiers, DPP, SDWA, half selects, EXEC.
 
 use super::float;
-use super::inst::{Dpp, Encoding, Inst, Operand};
+use super::inst::{Dpp, Encoding, Inst, KEEPS_HALF, Op, Operand};
 use super::wave::{As, LANES, Lanes, Scalar, Vector, Wave};
 use crate::fault::Trap;
 
@@ -137,17 +137,12 @@ impl Wave {
         self.write(index, &value, mask);
     }
 
-    /// Writes a 16-bit result: into the half that `op_sel` chooses, else zero-extended.
-    pub(super) fn put16(&mut self, inst: &Inst, mut value: Vector) {
-        let Some(index) = inst.dst.vector_index() else { return };
-        if inst.encoding == Encoding::Vop3 && inst.mods.op_sel & 8 != 0 {
-            let old = self.vectors[index];
-            for (bits, old) in value.bits.iter_mut().zip(old) {
-                *bits = *bits << 16 | old & 0xffff;
-            }
-            value.undefined |= self.vectors_undefined[index];
-        }
-        self.put(inst, value);
+    /// Writes a 16-bit result: into the half that `op_sel` chooses, the other half kept; or else, by most
+    /// instructions, into the low half with the high one cleared.
+    pub(super) fn put16(&mut self, inst: &Inst, value: Vector) {
+        let high = inst.encoding == Encoding::Vop3 && inst.mods.op_sel & 8 != 0;
+        let keeps = matches!(inst.op, Op::Valu(op) if op.row().has(KEEPS_HALF));
+        if high || keeps { self.put_half(inst, value, high) } else { self.put(inst, value) }
     }
 
     /// Writes 16 bits into the low or high half of the destination and keeps the other.
@@ -220,7 +215,9 @@ impl Wave {
         for bits in bits.iter_mut() {
             *bits = if f32::from_bits(*bits).is_nan() { QUIET_NAN } else { *bits };
         }
-        let (factor, clamp, flush) = (output_factor(inst), inst.mods.clamp, self.mode.flush_outputs());
+        let (clamp, flush) = (inst.mods.clamp, self.mode.flush_outputs());
+        // The hardware ignores the factor where it keeps denormals.
+        let factor = if flush { output_factor(inst) } else { 1.0 };
         if factor == 1.0 && !clamp && !flush {
             return;
         }
@@ -236,23 +233,22 @@ impl Wave {
         if x.is_nan() { if self.mode.dx10_clamp { 0.0 } else { x } } else { x.clamp(0.0, 1.0) }
     }
 
-    /// An operation on binary16, computed in fp32 and rounded.
+    /// An operation on binary16, computed in fp32 and rounded. Its denormals are kept, so that output factors do
+    /// not count.
     pub(super) fn half<const N: usize>(&mut self, inst: &Inst, f: impl Fn([f32; N]) -> f32) {
         let sources: [Vector; N] = std::array::from_fn(|n| self.source(inst, n, As::B16));
-        let factor = output_factor(inst);
         let bits = std::array::from_fn(|l| {
             let x = f(std::array::from_fn(|n| float::f16_to_f32(sources[n].bits[l] as u16)));
-            let x = float::f16_to_f32(float::f16_bits(x)) * factor;
             u32::from(float::f16_bits(if inst.mods.clamp { self.clamp(x) } else { x }))
         });
         self.put16(inst, Vector { bits, undefined: union(&sources) });
     }
 
-    /// An operation on doubles.
+    /// An operation on doubles, whose denormals are kept.
     pub(super) fn double<const N: usize>(&mut self, inst: &Inst, f: impl Fn([f64; N]) -> f64) {
         let sources: [Wide; N] = std::array::from_fn(|n| self.wide_source(inst, n, true));
         let bits = std::array::from_fn(|l| {
-            let x = f(std::array::from_fn(|n| f64::from_bits(sources[n].bits[l]))) * f64::from(output_factor(inst));
+            let x = f(std::array::from_fn(|n| f64::from_bits(sources[n].bits[l])));
             if inst.mods.clamp { x.clamp(0.0, 1.0) } else { x }.to_bits()
         });
         let undefined = sources.iter().fold(0, |all, source| all | source.tainted());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::decode::decode;
 use super::elf::{Argument, CodeObject, Descriptor, KernelImage};
+use super::expansion::{mark_first_loads, uses_old_value};
 use super::inst::{Inst, Mods, Op, Program as Control};
 use super::memory_ops::{Action, LdsAction};
 use super::text::wait_counts;
@@ -65,15 +66,20 @@ impl Kernel {
         if kernel.dynamic_stack {
             return Err(refuse(0, "a stack whose size is not known".into()));
         }
+        if let Some(reason) = Mode::unsupported(kernel.descriptor.float_mode) {
+            return Err(refuse(0, reason));
+        }
         let code = &image[kernel.code.clone()];
-        let mut steps = Vec::new();
+        let mut decoded = Vec::new();
         let mut offset = if kernel.descriptor.preload.0 > 0 { PRELOAD_PROLOGUE } else { 0 };
         while (offset as usize) < code.len() {
             let inst = decode(code, offset)
                 .map_err(|unknown| refuse(unknown.offset, format!("{} (word {:#010x})", unknown.what, unknown.word)))?;
             offset += inst.bytes;
-            steps.push(Step { class: class(&inst), inst, target: 0 });
+            decoded.push(inst);
         }
+        mark_first_loads(&mut decoded);
+        let mut steps: Vec<_> = decoded.into_iter().map(|inst| Step { class: class(&inst), inst, target: 0 }).collect();
         resolve_branches(&mut steps).map_err(|(offset, reason)| refuse(offset, reason))?;
         let Descriptor { vgprs, agprs, .. } = kernel.descriptor;
         let registers = if agprs > 0 { 256 + agprs } else { vgprs } as usize;
@@ -96,7 +102,7 @@ impl Kernel {
             static_shared: kernel.descriptor.lds_bytes,
             shared_granule: steps.iter().map(|step| shared_granule(&step.inst)).min().unwrap_or(4),
             max_threads: kernel.max_threads,
-            ordered: steps.iter().any(|step| takes_turns(&step.inst)),
+            ordered: takes_turns(&steps),
         };
         Ok(Self {
             info,
@@ -128,7 +134,14 @@ impl Kernel {
     ) -> Result<Data, FaultKind> {
         if Self::is_global(address) {
             let access = if ordered { Access::Atomic } else { Access::Read };
-            return block.global_read(Site { pc, thread }, access, address, bytes, align);
+            let site = Site { pc, thread };
+            if !straddles(address, bytes) {
+                return block.global_read(site, access, address, bytes, align);
+            }
+            let [low, high] = [0, 2].map(|at| block.global_read(site, access, address + at, 2, 2));
+            let (low, high) = (low?, high?);
+            let words = [low.words[0] | high.words[0] << 16, 0, 0, 0];
+            return Ok(Data { words, undefined: low.undefined | high.undefined });
         }
         if address & u64::from(align - 1) != 0 {
             return Err(FaultKind::Misaligned { align });
@@ -176,6 +189,12 @@ impl Kernel {
         };
         value.to_le_bytes().get((offset - argument.offset) as usize).copied().or(Some(0))
     }
+}
+
+/// Whether an access is of the kind that the compiler makes of two neighbours of 16 bits: 4 bytes at an odd multiple
+/// of 2. The hardware does any alignment in memory, and this one passes; wider ones are taken for mistakes.
+pub(super) fn straddles(address: u64, bytes: u32) -> bool {
+    bytes == 4 && address % 4 == 2
 }
 
 /// Dimensions of the grid that are used.
@@ -233,16 +252,14 @@ fn shared_granule(inst: &Inst) -> u32 {
     }
 }
 
-/// Whether what the instruction gives depends on other blocks: atomics that return a value, loads that are ordered.
-fn takes_turns(inst: &Inst) -> bool {
-    match inst.op {
-        Op::Memory(op) => match op.action {
-            Action::Atomic(..) => !inst.dst.is_none(),
-            Action::Load(_) => inst.mods.cache & Mods::SC1 != 0,
-            _ => false,
-        },
-        _ => false,
-    }
+/// Whether what a block does depends on other blocks: it uses what atomics return, or loads in their order.
+fn takes_turns(steps: &[Step]) -> bool {
+    let code: Vec<&Inst> = steps.iter().map(|step| &step.inst).collect();
+    (0..code.len()).any(|at| {
+        let waits = matches!(code[at].op, Op::Memory(op) if matches!(op.action, Action::Load(_)))
+            && code[at].mods.cache & Mods::SC1 != 0;
+        waits || uses_old_value(&code, at)
+    })
 }
 
 /// What the instruction counts as.

@@ -2,7 +2,7 @@
 
 use super::inst::{Encoding, Inst, Operand};
 use super::salu_ops::Salu;
-use super::wave::{Scalar, Wave};
+use super::wave::{Mode, Scalar, Wave};
 use crate::fault::Trap;
 
 /// What an operation leaves: a result and the condition code, where it has them.
@@ -123,8 +123,8 @@ impl Wave {
             return Err(self.undefined("the MODE register"));
         }
         let mode = self.mode.float & !(mask << offset) | (value.bits as u32 & mask) << offset;
-        if mode & 0xf != 0 {
-            return Err(self.illegal(format!("rounding mode {:#x}: only round to nearest is emulated", mode & 0xf)));
+        if let Some(reason) = Mode::unsupported(mode) {
+            return Err(self.illegal(reason));
         }
         self.mode.float = mode;
         Ok(())
@@ -138,10 +138,6 @@ fn bitwise(a: Scalar, b: Scalar, f: impl Fn(u64, u64) -> u64) -> Scalar {
     let vary_b = f(a.bits, b.bits ^ b.undefined) ^ bits;
     let vary_both = f(a.bits ^ a.undefined, b.bits ^ b.undefined) ^ bits;
     Scalar { bits, undefined: vary_a | vary_b | vary_both }
-}
-
-fn sign_extend(value: u64, bits: u32) -> i64 {
-    (value << (64 - bits)) as i64 >> (64 - bits)
 }
 
 /// Operations that depend on their sources (and SCC) alone.
@@ -232,9 +228,15 @@ fn compute(op: Salu, a: Scalar, b: Scalar, scc: bool, scc_undefined: bool) -> Ou
         s_mul_hi_i32 => plain(u64::from(((i64::from(sx) * i64::from(sy)) >> 32) as u32)),
         s_bfe_u32 | s_bfe_i32 => {
             let (offset, width) = (y & 31, y >> 16 & 127);
-            let field = if width >= 32 { u64::from(x >> offset) } else { u64::from(x >> offset) & ((1 << width) - 1) };
-            let signed = op == s_bfe_i32 && (1..32).contains(&width);
-            nonzero(if signed { u64::from(sign_extend(field, width) as u32) } else { field })
+            let shifted = if op == s_bfe_i32 { (sx >> offset) as u32 } else { x >> offset };
+            let kept = width.min(32);
+            let field = if kept == 0 { 0 } else { shifted << (32 - kept) };
+            let field = match (op, kept) {
+                (_, 0) => 0,
+                (s_bfe_i32, _) => (field as i32 >> (32 - kept)) as u32,
+                _ => field >> (32 - kept),
+            };
+            nonzero(field.into())
         }
         s_absdiff_i32 => nonzero(sx.wrapping_sub(sy).unsigned_abs().into()),
         s_lshl1_add_u32 | s_lshl2_add_u32 | s_lshl3_add_u32 | s_lshl4_add_u32 => {

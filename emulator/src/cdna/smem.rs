@@ -1,6 +1,6 @@
 //! Scalar loads.
 
-use super::inst::{Inst, Mods, Operand};
+use super::inst::{Inst, Operand};
 use super::memory_ops::ScalarMemory;
 use super::program::Kernel;
 use super::wave::{Scalar, Wave};
@@ -41,7 +41,6 @@ impl Kernel {
             records = size.bits;
             address &= 0xffff_ffff_ffff;
         }
-        let bytes = u32::from(registers) * 4;
         let mut sectors = Vec::new();
         for i in 0..u64::from(registers) {
             let place = offset.wrapping_add(i * 4);
@@ -50,7 +49,7 @@ impl Kernel {
                 Scalar::defined(0)
             } else {
                 let data = self
-                    .load(block, wave.pc, wave.first_thread, at, 4, 4, inst.mods.cache & Mods::SC1 != 0)
+                    .load(block, wave.pc, wave.first_thread, at, 4, 4, inst.mods.ordered)
                     .map_err(|kind| wave.trap_at(kind, wave.first_lane(), at))?;
                 sectors.push(at);
                 Scalar { bits: data.words[0].into(), undefined: if data.undefined != 0 { u64::MAX } else { 0 } }
@@ -63,8 +62,8 @@ impl Kernel {
         }
         let global: Vec<_> = sectors.into_iter().filter(|&at| Self::is_global(at)).collect();
         if !global.is_empty() {
-            block.counters.global_load_bytes += u64::from(bytes);
-            block.counters.global_load_sectors += counters::sectors(global.into_iter(), 4);
+            block.counters.global_load_bytes += 4 * global.len() as u64;
+            block.counters.global_load_sectors += counters::sectors(global.into_iter().map(|at| (at, 4)));
         }
         wave.waits.issue_scalar(inst.dst, registers);
         Ok(())

@@ -1,6 +1,7 @@
-//! Executes vector arithmetic (VOP1, VOP2, VOP3). The packed encoding is in `packed`, comparisons in `compare`.
+//! Executes vector arithmetic (VOP1, VOP2, VOP3). Conversions are in `convert`, steps of divisions in `divide`, the
+//! packed encoding in `packed`, comparisons in `compare`.
 
-use super::float::{self, E4M3, E5M2, Small};
+use super::float;
 use super::inst::{Inst, Operand};
 use super::operands::{Wide, union};
 use super::valu_ops::Valu;
@@ -57,7 +58,7 @@ impl Wave {
             v_sqrt_f32 => self.approximate(inst, f64::sqrt),
             v_div_scale_f32 => return self.divide_scale(inst),
             v_div_fmas_f32 => self.divide_fmas(inst),
-            v_div_fixup_f32 => self.float(inst, |[q, d, n]| divide_fixup(q, d, n)),
+            v_div_fixup_f32 => self.float(inst, |[q, d, n]| super::divide::fixup(q, d, n)),
 
             // fp64
             v_add_f64 => self.double(inst, |[a, b]| a + b),
@@ -89,8 +90,8 @@ impl Wave {
             v_min3_f16 => self.half(inst, |[a, b, c]| float::min(float::min(a, b), c)),
             v_max3_f16 => self.half(inst, |[a, b, c]| float::max(float::max(a, b), c)),
             v_med3_f16 => self.half(inst, |[a, b, c]| float::med3(a, b, c)),
-            v_mad_f16 => self.half(inst, |[a, b, c]| float::f16_to_f32(float::f16_bits(a * b)) + c),
-            v_fma_f16 => self.half(inst, |[a, b, c]| fma_to_odd(a, b, c)),
+            v_mad_f16 | v_mad_legacy_f16 => self.half(inst, |[a, b, c]| float::f16_to_f32(float::f16_bits(a * b)) + c),
+            v_fma_f16 | v_fma_legacy_f16 => self.half(inst, |[a, b, c]| fma_to_odd(a, b, c)),
             v_rcp_f16 => self.half(inst, |[a]| a.recip()),
             v_sqrt_f16 => self.half(inst, |[a]| a.sqrt()),
             v_rsq_f16 => self.half(inst, |[a]| (1.0 / f64::from(a).sqrt()) as f32),
@@ -109,78 +110,7 @@ impl Wave {
                 });
                 self.put16(inst, Vector { bits, undefined: a.undefined | b.undefined });
             }
-            v_div_fixup_f16 => self.half(inst, |[q, d, n]| divide_fixup(q, d, n)),
-
-            // Conversions
-            v_cvt_f32_i32 => self.convert_integer(inst, |a| a as i32 as f32),
-            v_cvt_f32_u32 => self.convert_integer(inst, |a| a as f32),
-            v_cvt_f32_ubyte0 => self.convert_integer(inst, |a| (a & 0xff) as f32),
-            v_cvt_f32_ubyte1 => self.convert_integer(inst, |a| (a >> 8 & 0xff) as f32),
-            v_cvt_f32_ubyte2 => self.convert_integer(inst, |a| (a >> 16 & 0xff) as f32),
-            v_cvt_f32_ubyte3 => self.convert_integer(inst, |a| (a >> 24) as f32),
-            v_cvt_f32_bf16 => self.convert_integer(inst, |a| f32::from_bits(a << 16)),
-            v_cvt_f32_fp8 => self.convert_integer(inst, |a| E4M3.decode(a & 0xff)),
-            v_cvt_f32_bf8 => self.convert_integer(inst, |a| E5M2.decode(a & 0xff)),
-            v_cvt_u32_f32 => self.int(inst, |[a]| f32::from_bits(a) as u32),
-            v_cvt_i32_f32 => self.int(inst, |[a]| f32::from_bits(a) as i32 as u32),
-            v_cvt_f32_f16 => {
-                let a = self.source(inst, 0, As::B16);
-                let mut bits = a.bits.map(|a| float::f16_to_f32(a as u16).to_bits());
-                self.finish_float(inst, &mut bits);
-                self.put(inst, Vector { bits, ..a });
-            }
-            v_cvt_f16_f32 => self.convert_floats(inst, |[a]| float::f16_bits(a).into()),
-            v_cvt_f16_u16 => self.int16(inst, |[a]| float::f16_bits(a.into())),
-            v_cvt_f16_i16 => self.int16(inst, |[a]| float::f16_bits((a as i16).into())),
-            v_cvt_u16_f16 => self.int16(inst, |[a]| float::f16_to_f32(a) as u16),
-            v_cvt_i16_f16 => self.int16(inst, |[a]| float::f16_to_f32(a) as i16 as u16),
-            v_cvt_f64_f32 => {
-                let a = self.float_source(inst, 0);
-                self.put_wide(
-                    inst,
-                    &Wide { bits: a.bits.map(|a| f64::from(f32::from_bits(a)).to_bits()), undefined: [a.undefined; 2] },
-                );
-            }
-            v_cvt_f64_i32 => {
-                let a = self.source(inst, 0, As::B32);
-                self.put_wide(
-                    inst,
-                    &Wide { bits: a.bits.map(|a| f64::from(a as i32).to_bits()), undefined: [a.undefined; 2] },
-                );
-            }
-            v_cvt_f64_u32 => {
-                let a = self.source(inst, 0, As::B32);
-                self.put_wide(
-                    inst,
-                    &Wide { bits: a.bits.map(|a| f64::from(a).to_bits()), undefined: [a.undefined; 2] },
-                );
-            }
-            v_cvt_f32_f64 => self.convert_double(inst, |a| (a as f32).to_bits()),
-            v_cvt_i32_f64 => self.convert_double(inst, |a| a as i32 as u32),
-            v_cvt_u32_f64 => self.convert_double(inst, |a| a as u32),
-            v_cvt_pkrtz_f16_f32 => {
-                self.convert_floats(inst, |[a, b]| pack(float::f16_toward_zero(a), float::f16_toward_zero(b)))
-            }
-            v_cvt_pk_f16_f32 => self.convert_floats(inst, |[a, b]| pack(float::f16_bits(a), float::f16_bits(b))),
-            v_cvt_pk_bf16_f32 => self.convert_floats(inst, |[a, b]| pack(float::bf16_bits(a), float::bf16_bits(b))),
-            v_cvt_pk_u16_u32 => self.int(inst, |[a, b]| pack(a.min(0xffff) as u16, b.min(0xffff) as u16)),
-            v_cvt_pk_i16_i32 => self.int(inst, |[a, b]| {
-                let saturate = |x: u32| (x as i32).clamp(-32768, 32767) as u16;
-                pack(saturate(a), saturate(b))
-            }),
-            v_pack_b32_f16 => {
-                let (a, b) = (self.source(inst, 0, As::B16), self.source(inst, 1, As::B16));
-                let bits = std::array::from_fn(|l| pack(a.bits[l] as u16, b.bits[l] as u16));
-                self.put(inst, Vector { bits, undefined: a.undefined | b.undefined });
-            }
-            v_cvt_pk_fp8_f32 => self.pack_small(inst, E4M3, As::B32, None),
-            v_cvt_pk_bf8_f32 => self.pack_small(inst, E5M2, As::B32, None),
-            v_cvt_scalef32_pk_fp8_f32 => self.pack_small(inst, E4M3, As::B32, Some(2)),
-            v_cvt_scalef32_pk_bf8_f32 => self.pack_small(inst, E5M2, As::B32, Some(2)),
-            v_cvt_pk_f32_fp8 => self.unpack_small(inst, E4M3, None),
-            v_cvt_pk_f32_bf8 => self.unpack_small(inst, E5M2, None),
-            v_cvt_scalef32_pk_f32_fp8 => self.unpack_small(inst, E4M3, Some(1)),
-            v_cvt_scalef32_pk_f32_bf8 => self.unpack_small(inst, E5M2, Some(1)),
+            v_div_fixup_f16 | v_div_fixup_legacy_f16 => self.half(inst, |[q, d, n]| super::divide::fixup(q, d, n)),
 
             // Integers
             v_add_u32 if inst.mods.clamp => self.int(inst, |[a, b]| a.saturating_add(b)),
@@ -213,7 +143,9 @@ impl Wave {
             v_mad_i32_i16 => {
                 self.int(inst, |[a, b, c]| (i32::from(a as i16) * i32::from(b as i16)).wrapping_add(c as i32) as u32)
             }
-            v_mad_u16 => self.int16(inst, |[a, b, c]| a.wrapping_mul(b).wrapping_add(c)),
+            v_mad_u16 | v_mad_i16 | v_mad_legacy_u16 | v_mad_legacy_i16 => {
+                self.int16(inst, |[a, b, c]| a.wrapping_mul(b).wrapping_add(c))
+            }
             v_min_i32 => self.int(inst, |[a, b]| (a as i32).min(b as i32) as u32),
             v_max_i32 => self.int(inst, |[a, b]| (a as i32).max(b as i32) as u32),
             v_min_u32 => self.int(inst, |[a, b]| a.min(b)),
@@ -276,12 +208,17 @@ impl Wave {
             }),
             v_bfe_i32 => self.int(inst, |[a, b, c]| match c & 31 {
                 0 => 0,
-                width => (((a >> (b & 31)) << (32 - width)) as i32 >> (32 - width)) as u32,
+                width => ((a as i32 >> (b & 31)) << (32 - width) >> (32 - width)) as u32,
             }),
             v_bfi_b32 => self.int(inst, |[a, b, c]| a & b | !a & c),
             v_bfm_b32 => self.int(inst, |[a, b]| ((1 << (a & 31)) - 1) << (b & 31)),
             v_bfrev_b32 => self.int(inst, |[a]| a.reverse_bits()),
             v_ffbh_u32 => self.int(inst, |[a]| if a == 0 { u32::MAX } else { a.leading_zeros() }),
+            v_ffbh_i32 => self.int(inst, |[a]| match a ^ (a as i32 >> 31) as u32 {
+                0 => u32::MAX,
+                differing => differing.leading_zeros(),
+            }),
+            v_xad_u32 => self.int(inst, |[a, b, c]| (a ^ b).wrapping_add(c)),
             v_ffbl_b32 => self.int(inst, |[a]| if a == 0 { u32::MAX } else { a.trailing_zeros() }),
             v_bcnt_u32_b32 => self.int(inst, |[a, b]| a.count_ones().wrapping_add(b)),
             v_mbcnt_lo_u32_b32 => self.masked_count(inst, 0),
@@ -299,25 +236,13 @@ impl Wave {
                 let table = inst.literal;
                 self.int16(inst, |[a, b, c]| bit_table(table, a.into(), b.into(), c.into()) as u16);
             }
-            v_cvt_scalef32_f32_fp8
-            | v_cvt_scalef32_f32_bf8
-            | v_cvt_scalef32_pk_fp8_f16
-            | v_cvt_scalef32_pk_bf8_f16
-            | v_cvt_scalef32_pk_fp8_bf16
-            | v_cvt_scalef32_pk_bf8_bf16
-            | v_cvt_scalef32_pk_f16_fp8
-            | v_cvt_scalef32_pk_f16_bf8
-            | v_cvt_scalef32_f16_fp8
-            | v_cvt_scalef32_f16_bf8
-            | v_cvt_scalef32_pk_bf16_fp8
-            | v_cvt_scalef32_pk_bf16_bf8 => return Err(self.illegal("this conversion is not emulated yet")),
             v_dot2c_f32_bf16 => {
                 self.accumulate_bits(inst, |a, b, c| dot2(a, b, f32::from_bits(c), float::bf16_to_f32).to_bits());
             }
             v_dot2c_f32_f16 => {
                 self.accumulate_bits(inst, |a, b, c| dot2(a, b, f32::from_bits(c), float::f16_to_f32).to_bits());
             }
-            _ => return self.packed(inst, op),
+            _ => return self.convert(inst, op),
         }
         Ok(())
     }
@@ -356,51 +281,6 @@ impl Wave {
         let mut bits = std::array::from_fn(|l| float::ldexp(f32::from_bits(a.bits[l]), b.bits[l] as i32).to_bits());
         self.finish_float(inst, &mut bits);
         self.put(inst, Vector { bits, undefined: a.undefined | b.undefined });
-    }
-
-    fn convert_integer(&mut self, inst: &Inst, f: impl Fn(u32) -> f32) {
-        let a = self.source(inst, 0, As::B32);
-        let mut bits = a.bits.map(|a| f(a).to_bits());
-        self.finish_float(inst, &mut bits);
-        self.put(inst, Vector { bits, ..a });
-    }
-
-    fn convert_floats<const N: usize>(&mut self, inst: &Inst, f: impl Fn([f32; N]) -> u32) {
-        let sources: [Vector; N] = std::array::from_fn(|n| self.float_source(inst, n));
-        let bits = std::array::from_fn(|l| f(std::array::from_fn(|n| f32::from_bits(sources[n].bits[l]))));
-        self.put16(inst, Vector { bits, undefined: union(&sources) });
-    }
-
-    fn convert_double(&mut self, inst: &Inst, f: impl Fn(f64) -> u32) {
-        let a = self.wide_source(inst, 0, true);
-        self.put(inst, Vector { bits: a.bits.map(|a| f(f64::from_bits(a))), undefined: a.tainted() });
-    }
-
-    /// Two numbers to two bytes in one half of the destination; `scale` is the source whose exponent divides.
-    fn pack_small(&mut self, inst: &Inst, format: Small, as_: As, scale: Option<usize>) {
-        debug_assert_eq!(as_, As::B32);
-        let (a, b) = (self.float_source(inst, 0), self.float_source(inst, 1));
-        let scales = scale.map_or(Vector::splat(0x3f80_0000), |n| self.source(inst, n, As::B32));
-        let bits = std::array::from_fn(|l| {
-            let scale = exponent_only(scales.bits[l]);
-            let byte = |bits: u32| format.encode(f32::from_bits(bits) / scale);
-            byte(a.bits[l]) | byte(b.bits[l]) << 8
-        });
-        let value = Vector { bits, undefined: a.undefined | b.undefined | scales.undefined };
-        self.put_half(inst, value, inst.mods.op_sel & 8 != 0);
-    }
-
-    /// Two bytes of the first source to two fp32; `scale` is the source whose exponent multiplies.
-    fn unpack_small(&mut self, inst: &Inst, format: Small, scale: Option<usize>) {
-        let a = self.source(inst, 0, As::B32);
-        let scales = scale.map_or(Vector::splat(0x3f80_0000), |n| self.source(inst, n, As::B32));
-        let shift = if inst.mods.op_sel & 1 != 0 { 16 } else { 0 };
-        let bits = std::array::from_fn(|l| {
-            let scale = exponent_only(scales.bits[l]);
-            let value = |at: u32| u64::from((format.decode(a.bits[l] >> (shift + at) & 0xff) * scale).to_bits());
-            value(0) | value(8) << 32
-        });
-        self.put_wide(inst, &Wide { bits, undefined: [a.undefined | scales.undefined; 2] });
     }
 
     /// Addition or subtraction with carry in (the third source, if there is one) and out; `f` works on 33 bits.
@@ -453,45 +333,6 @@ impl Wave {
         });
         self.put(inst, Vector { bits, undefined: a.undefined | b.undefined });
     }
-
-    /// `v_div_scale`: brings denominator (source 1) and numerator (source 2) into a range where the division
-    /// cannot overflow or lose bits; the first source says which of the two is wanted. VCC: the quotient must be
-    /// scaled back by `v_div_fmas`.
-    fn divide_scale(&mut self, inst: &Inst) -> Result<(), Trap> {
-        let [s0, s1, s2] = [0, 1, 2].map(|n| self.source(inst, n, As::B32));
-        let undefined = union(&[s0, s1, s2]);
-        let mut vcc = 0;
-        let bits = std::array::from_fn(|l| {
-            let [wanted, d, n] = [s0.bits[l], s1.bits[l], s2.bits[l]].map(f32::from_bits);
-            let (value, scaled) = divide_scale(wanted, d, n);
-            vcc |= u64::from(scaled) << l;
-            value.to_bits()
-        });
-        self.put(inst, Vector { bits, undefined });
-        self.put_mask(inst.sdst, vcc, undefined)
-    }
-
-    /// `v_div_fmas`: a multiply-add, scaled back by 2^64 or 2^-64 where VCC is set.
-    fn divide_fmas(&mut self, inst: &Inst) {
-        let vcc = self.vcc();
-        let [a, b, c] = [0, 1, 2].map(|n| self.source(inst, n, As::B32));
-        let mut bits = std::array::from_fn(|l| {
-            let [a, b, c] = [a.bits[l], b.bits[l], c.bits[l]].map(f32::from_bits);
-            let sum = float::fma(a, b, c);
-            match (vcc.bits >> l & 1, exponent(c) > 127) {
-                (0, _) => sum,
-                (_, true) => float::ldexp(sum, 64),
-                _ => float::ldexp(sum, -64),
-            }
-            .to_bits()
-        });
-        self.finish_float(inst, &mut bits);
-        self.put(inst, Vector { bits, undefined: union(&[a, b, c]) | vcc.undefined });
-    }
-}
-
-fn pack(low: u16, high: u16) -> u32 {
-    u32::from(low) | u32::from(high) << 16
 }
 
 fn i24(x: u32) -> i32 {
@@ -504,16 +345,6 @@ fn u24(x: u32) -> u32 {
 
 fn median<T: Ord + Copy>([a, b, c]: [T; 3]) -> T {
     a.min(b).max(a.max(b).min(c))
-}
-
-/// Scale operands of conversions count by their exponent alone.
-fn exponent_only(bits: u32) -> f32 {
-    f32::from_bits(bits & 0x7f80_0000)
-}
-
-/// The biased exponent.
-fn exponent(x: f32) -> i32 {
-    (x.to_bits() >> 23 & 0xff) as i32
 }
 
 /// Mantissa in [0.5, 1) and exponent.
@@ -561,52 +392,4 @@ fn permute_bytes(a: u32, b: u32, selects: u32) -> u32 {
         };
         all | byte << (8 * i)
     })
-}
-
-/// The scaled operand, and whether the quotient is off by 2^64.
-fn divide_scale(wanted: f32, d: f32, n: f32) -> (f32, bool) {
-    let is_d = wanted.to_bits() == d.to_bits();
-    let is_n = wanted.to_bits() == n.to_bits();
-    let up = |yes: bool| if yes { float::ldexp(wanted, 64) } else { wanted };
-    let tiny_reciprocal = (1.0 / f64::from(d)).abs() < 2f64.powi(-126) && d.is_finite();
-    let tiny_quotient = {
-        let quotient = (f64::from(n) / f64::from(d)).abs();
-        quotient > 0.0 && quotient < 2f64.powi(-126)
-    };
-    if n == 0.0 || d == 0.0 {
-        (f32::NAN, false)
-    } else if exponent(n) - exponent(d) >= 96 {
-        (up(is_d), true)
-    } else if d.is_subnormal() {
-        (up(true), false)
-    } else if tiny_reciprocal && tiny_quotient {
-        (if is_d { float::ldexp(wanted, -64) } else { wanted }, true)
-    } else if tiny_reciprocal {
-        (float::ldexp(wanted, -64), false)
-    } else if tiny_quotient {
-        (up(is_n), true)
-    } else {
-        (up(exponent(n) <= 23), false)
-    }
-}
-
-/// The quotient with the special cases put right.
-fn divide_fixup(quotient: f32, d: f32, n: f32) -> f32 {
-    let sign = if d.is_sign_negative() != n.is_sign_negative() { -1.0 } else { 1.0 };
-    if n.is_nan() {
-        n
-    } else if d.is_nan() {
-        d
-    } else if (d == 0.0 && n == 0.0) || (d.is_infinite() && n.is_infinite()) {
-        f32::NAN
-    } else if d == 0.0 || n.is_infinite() {
-        sign * f32::INFINITY
-    } else if d.is_infinite() || n == 0.0 {
-        sign * 0.0
-    } else if quotient.is_nan() {
-        // The quotient overflowed, and its refinement subtracted infinities.
-        sign * f32::INFINITY
-    } else {
-        sign * quotient.abs()
-    }
 }

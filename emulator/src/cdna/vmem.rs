@@ -1,10 +1,11 @@
 //! Executes vector memory instructions: global, flat, scratch and buffer.
 
-use super::inst::{Inst, Mods};
+use super::inst::Inst;
 use super::lds::join;
 use super::memory_ops::{Action, AtomicOp, MemoryOp, Space, Unit};
-use super::program::Kernel;
+use super::program::{Kernel, straddles};
 use super::wave::{As, LANES, PRIVATE_APERTURE, SHARED_APERTURE, Wave};
+use crate::banks::Banks;
 use crate::engine::Block;
 use crate::fault::Trap;
 use crate::memory::Data;
@@ -59,7 +60,7 @@ impl Kernel {
         for lane in Wave::each(wave.exec()) {
             loaded[lane] = self.load_place(wave, block, inst, lane, places[lane], unit)?;
         }
-        count_global(block, &places, wave.exec(), unit.bytes.into(), true);
+        count(block, &places, wave.exec(), unit.bytes.into(), true);
         if let Some(index) = inst.dst.vector_index() {
             wave.put_loaded(index, unit, &loaded);
         }
@@ -77,7 +78,7 @@ impl Kernel {
     ) -> Result<Data, Trap> {
         let bytes = u32::from(unit.bytes);
         let thread = wave.first_thread + lane as u32;
-        let ordered = inst.mods.cache & Mods::SC1 != 0;
+        let ordered = inst.mods.ordered;
         match place {
             Place::Global(address) => self
                 .load(block, wave.pc, thread, address, bytes, bytes.min(4), ordered)
@@ -113,11 +114,20 @@ impl Kernel {
         let bytes = u32::from(unit.bytes);
         let places = self.places(wave, inst, space, bytes)?;
         let data = wave.stored(inst, 1, unit);
-        let access = if inst.mods.cache & Mods::SC1 != 0 { Access::Atomic } else { Access::Write };
+        let access = if inst.mods.ordered { Access::Atomic } else { Access::Write };
         for lane in Wave::each(wave.exec()) {
             let thread = wave.first_thread + lane as u32;
             let site = Site { pc: wave.pc, thread };
             match places[lane] {
+                Place::Global(address) if straddles(address, bytes) => {
+                    for half in 0..2u32 {
+                        let words = [data[lane].words[0] >> (16 * half) & 0xffff, 0, 0, 0];
+                        let at = address + u64::from(2 * half);
+                        block
+                            .global_write(site, access, at, 2, 2, Data { words, ..data[lane] })
+                            .map_err(|kind| wave.trap_at(kind, lane, at))?;
+                    }
+                }
                 Place::Global(address) => block
                     .global_write(site, access, address, bytes, bytes.min(4), data[lane])
                     .map_err(|kind| wave.trap_at(kind, lane, address))?,
@@ -144,7 +154,7 @@ impl Kernel {
         if places.iter().any(|place| matches!(place, Place::Lds(_))) {
             block.shared.sync_warp(wave.index);
         }
-        count_global(block, &places, wave.exec(), bytes, false);
+        count(block, &places, wave.exec(), bytes, false);
         Ok(())
     }
 
@@ -175,7 +185,7 @@ impl Kernel {
             wave.waits.note_to_lds(lane, address, slot);
         }
         block.shared.sync_warp(wave.index);
-        count_global(block, &places, wave.exec(), bytes, true);
+        count(block, &places, wave.exec(), bytes, true);
         block.counters.shared_store_bytes += u64::from(wave.exec().count_ones() * slot);
         block.made_progress();
         Ok(())
@@ -297,23 +307,30 @@ impl Kernel {
     }
 }
 
-/// Counts bytes and sectors of global accesses.
-fn count_global(block: &mut Block<'_>, places: &[Place; LANES], exec: u64, bytes: u32, load: bool) {
-    let addresses = || {
+/// Counts an access of `bytes` a lane to global memory and to LDS.
+fn count(block: &mut Block<'_>, places: &[Place; LANES], exec: u64, bytes: u32, load: bool) {
+    let global = || {
         Wave::each(exec).filter_map(|lane| match places[lane] {
-            Place::Global(address) if Kernel::is_global(address) => Some(address),
+            Place::Global(address) if Kernel::is_global(address) => Some((address, bytes)),
+            Place::Clipped(address, valid) => Some((address, valid)),
             _ => None,
         })
     };
-    let moved = addresses().count() as u64 * u64::from(bytes);
-    let sectors = counters::sectors(addresses(), bytes);
+    let lds = |lane: usize| if let Place::Lds(address) = places[lane] { Some(address) } else { None };
+    let in_lds = Wave::each(exec).filter(|&lane| lds(lane).is_some()).fold(0, |all, lane| all | 1 << lane);
+    let moved: u64 = global().map(|(_, bytes)| u64::from(bytes)).sum();
+    let moved_in_lds = u64::from(bytes) * u64::from(u64::count_ones(in_lds));
+    let banks = if load { Banks::gfx950_load(bytes) } else { Banks::gfx950_store(bytes) };
     let counters = &mut block.counters;
+    counters.bank_conflicts += banks.conflicts(in_lds, bytes, |lane| lds(lane).unwrap_or_default());
     if load {
         counters.global_load_bytes += moved;
-        counters.global_load_sectors += sectors;
+        counters.global_load_sectors += counters::sectors(global());
+        counters.shared_load_bytes += moved_in_lds;
     } else {
         counters.global_store_bytes += moved;
-        counters.global_store_sectors += sectors;
+        counters.global_store_sectors += counters::sectors(global());
+        counters.shared_store_bytes += moved_in_lds;
     }
 }
 

@@ -61,6 +61,12 @@ pub(super) struct Mode {
 }
 
 impl Mode {
+    /// What cannot be emulated of a float mode: anything but rounding to nearest, and binary16 and fp64 denormals
+    /// that are kept.
+    pub(super) fn unsupported(float: u32) -> Option<String> {
+        (float & 0xcf != 0xc0).then(|| format!("float mode {float:#x}: rounding or fp16 denormals are not the default"))
+    }
+
     /// fp32 inputs that are denormal count as zero.
     pub(super) fn flush_inputs(self) -> bool {
         self.float & 0x10 == 0

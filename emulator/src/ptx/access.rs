@@ -5,13 +5,12 @@ use super::ops::{Address, AnyReg, AtomicOp, Space, Ty, Vector};
 use super::registers::{FULL, LANES};
 use super::warp::{Context, Copy, lanes_of};
 use crate::FaultKind;
-use crate::counters::{bank_conflicts, sectors};
+use crate::banks::Banks;
+use crate::counters::sectors;
 use crate::fault::Trap;
 use crate::memory::Data;
 use crate::races::Access;
 
-/// Banks of shared memory.
-const BANKS: u32 = 32;
 /// Most bytes that one access of [`crate::memory`] has.
 const CHUNK: u32 = 16;
 
@@ -43,31 +42,26 @@ pub(super) fn shared_address(address: u64) -> u32 {
 
 /// Counts a warp's access of `bytes` a lane.
 fn count(cx: &mut Context<'_, '_>, space: Space, addresses: &[u64; LANES], bytes: u32, stores: bool) {
-    let total = u64::from(bytes) * u64::from(cx.mask.count_ones());
-    let executed = lanes_of(cx.mask).map(|lane| resolve(space, addresses[lane]));
+    let place = |lane: usize| resolve(space, addresses[lane]);
+    let lanes_in =
+        |space| lanes_of(cx.mask).filter(|&lane| place(lane).0 == space).fold(0, |all, lane| all | 1 << lane);
+    let moved = |lanes: u32| u64::from(bytes) * u64::from(lanes.count_ones());
+    let (global, shared): (u32, u32) = (lanes_in(Space::Global), lanes_in(Space::Shared));
     let counters = &mut cx.block.counters;
-    let global = executed.clone().filter(|a| a.0 == Space::Global).map(|a| a.1);
-    let shared = executed.filter(|a| a.0 == Space::Shared).map(|a| shared_address(a.1));
-    match space {
-        Space::Shared => {
-            *(if stores { &mut counters.shared_store_bytes } else { &mut counters.shared_load_bytes }) += total;
-            counters.bank_conflicts += bank_conflicts(shared, bytes, BANKS);
+    if shared != 0 {
+        *(if stores { &mut counters.shared_store_bytes } else { &mut counters.shared_load_bytes }) += moved(shared);
+        let address = |lane| shared_address(place(lane).1);
+        counters.bank_conflicts += Banks::nvidia(bytes).conflicts(shared.into(), bytes, address);
+    }
+    if global != 0 {
+        let sectors = sectors(lanes_of(global).map(|lane| (place(lane).1, bytes)));
+        if stores {
+            counters.global_store_bytes += moved(global);
+            counters.global_store_sectors += sectors;
+        } else {
+            counters.global_load_bytes += moved(global);
+            counters.global_load_sectors += sectors;
         }
-        Space::Global | Space::Generic => {
-            let in_shared = shared.count() as u64 * u64::from(bytes);
-            let in_global = global.clone().count() as u64 * u64::from(bytes);
-            let sectors = sectors(global, bytes);
-            if stores {
-                counters.shared_store_bytes += in_shared;
-                counters.global_store_bytes += in_global;
-                counters.global_store_sectors += sectors;
-            } else {
-                counters.shared_load_bytes += in_shared;
-                counters.global_load_bytes += in_global;
-                counters.global_load_sectors += sectors;
-            }
-        }
-        Space::Local | Space::Param => {}
     }
 }
 
@@ -391,12 +385,12 @@ pub(super) fn copy_async(
         }
         None => [bytes; LANES],
     };
-    let read = lanes_of(cx.mask).filter(|&lane| used[lane] != 0).map(|lane| from[lane]);
+    let read = |lane: usize| (from[lane], used[lane].min(bytes));
     let counters = &mut cx.block.counters;
-    counters.global_load_sectors += sectors(read, bytes);
-    counters.global_load_bytes += lanes_of(cx.mask).map(|lane| u64::from(used[lane].min(bytes))).sum::<u64>();
+    counters.global_load_sectors += sectors(lanes_of(cx.mask).map(read));
+    counters.global_load_bytes += lanes_of(cx.mask).map(|lane| u64::from(read(lane).1)).sum::<u64>();
     counters.shared_store_bytes += u64::from(bytes) * u64::from(cx.mask.count_ones());
-    counters.bank_conflicts += bank_conflicts(lanes_of(cx.mask).map(|lane| shared_address(to[lane])), bytes, BANKS);
+    counters.bank_conflicts += Banks::nvidia(bytes).conflicts(cx.mask.into(), bytes, |lane| shared_address(to[lane]));
     for lane in lanes_of(cx.mask) {
         if used[lane] > bytes {
             let what = format!("a copy of {bytes} bytes that reads {}", used[lane]);
@@ -468,7 +462,8 @@ pub(super) fn count_rows(cx: &mut Context<'_, '_>, rows: &[u64], stores: bool) {
     let bytes = rows.len() as u64 * 16;
     let counters = &mut cx.block.counters;
     *(if stores { &mut counters.shared_store_bytes } else { &mut counters.shared_load_bytes }) += bytes;
-    counters.bank_conflicts += bank_conflicts(rows.iter().map(|&row| shared_address(row)), 16, BANKS);
+    let lanes = u64::MAX >> (64 - rows.len());
+    counters.bank_conflicts += Banks::nvidia(16).conflicts(lanes, 16, |lane| shared_address(rows[lane]));
 }
 
 /// All lanes, or a fault: matrix instructions are for whole warps.

@@ -33,10 +33,13 @@ pub(crate) fn load(arch: Arch, image: &[u8]) -> Result<Vec<Box<dyn AnyProgram>>,
     let text = std::str::from_utf8(image)
         .map_err(|e| Error::Load { place: format!("byte {}", e.valid_up_to()), reason: "not PTX text".into() })?;
     let module = parser::parse(text)?;
-    let target = |name: &str| name.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse::<u32>().ok();
-    if target(module.target).is_none_or(|code| target(arch.name()).is_none_or(|device| code > device)) {
-        let reason = format!("code for {:?} does not run on {}", module.target, arch.name());
-        return Err(Error::Load { place: "the .target line".into(), reason });
+    let number = |name: &str| name.strip_prefix("sm_")?.trim_end_matches(['a', 'f']).parse::<u32>().ok();
+    let found = number(module.target).ok_or_else(|| {
+        let reason = format!("{:?} names no architecture", module.target);
+        Error::Load { place: "the .target line".into(), reason }
+    })?;
+    if number(arch.name()).is_none_or(|device| found > device) {
+        return Err(Error::OtherArch { found: module.target.into(), arch: arch.name() });
     }
     let lines: Arc<[String]> = text.lines().map(|line| line.trim().to_owned()).collect();
     let mut kernels: Vec<Box<dyn AnyProgram>> = Vec::new();

@@ -17,7 +17,7 @@ static WORDS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 });
 
 /// The code of some lines of assembly. `;` begins a comment.
-pub fn assemble(text: &str) -> Vec<u8> {
+pub(crate) fn assemble(text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| line.split(';').next().unwrap_or("").trim()).filter(|line| !line.is_empty());
     let missing: Vec<_> = lines.clone().filter(|line| !WORDS.contains_key(line)).collect();
     assert!(missing.is_empty(), "words.txt lacks:\n{}\n", missing.join("\n"));
@@ -37,30 +37,30 @@ pub fn assemble(text: &str) -> Vec<u8> {
 /// A kernel in the making. It starts with the kernarg pointer in s[0:1], the block's index in s[2:4] and the thread's
 /// in v0, and has 128 vector registers and 64 accumulation registers.
 #[derive(Clone, Debug)]
-pub struct Kernel {
-    pub code: Vec<u8>,
-    pub lds_bytes: u32,
-    pub scratch_bytes: u32,
+pub(crate) struct Kernel {
+    pub(crate) code: Vec<u8>,
+    pub(crate) lds_bytes: u32,
+    pub(crate) scratch_bytes: u32,
     /// 64-bit arguments.
-    pub arguments: u32,
+    pub(crate) arguments: u32,
 }
 
 impl Kernel {
     /// A kernel with two pointer arguments.
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self { code: assemble(text), lds_bytes: 0, scratch_bytes: 0, arguments: 2 }
     }
 
-    pub fn lds(self, bytes: u32) -> Self {
+    pub(crate) fn lds(self, bytes: u32) -> Self {
         Self { lds_bytes: bytes, ..self }
     }
 
-    pub fn scratch(self, bytes: u32) -> Self {
+    pub(crate) fn scratch(self, bytes: u32) -> Self {
         Self { scratch_bytes: bytes, ..self }
     }
 
     /// The ELF file: one segment with descriptor and code, the metadata note, two symbols.
-    pub fn code_object(&self) -> Vec<u8> {
+    pub(crate) fn code_object(&self) -> Vec<u8> {
         const DESCRIPTOR: usize = 0x40;
         const CODE: usize = 0x100;
         let mut image = vec![0; CODE];
@@ -151,13 +151,13 @@ impl Kernel {
 
     /// Runs one block on a machine with two buffers of 16 KiB: one that holds the numbers 0, 1, 2, ... as u32, and
     /// one of zeros. Returns the second buffer.
-    pub fn run(&self, threads: u32) -> Result<(Vec<u32>, Counters), Error> {
+    pub(crate) fn run(&self, threads: u32) -> Result<(Vec<u32>, Counters), Error> {
         let numbers: Vec<u32> = (0..4096).collect();
         self.run_with(threads, &numbers)
     }
 
     /// The same with other contents of the first buffer.
-    pub fn run_with(&self, threads: u32, input: &[u32]) -> Result<(Vec<u32>, Counters), Error> {
+    pub(crate) fn run_with(&self, threads: u32, input: &[u32]) -> Result<(Vec<u32>, Counters), Error> {
         let machine = Machine::with_memory(Arch::Gfx950, 1 << 24);
         let module = machine.load(&self.code_object())?;
         let bytes: Vec<u8> = input.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -173,7 +173,7 @@ impl Kernel {
     }
 
     /// Runs one block and returns the fault's kind and the instruction's text.
-    pub fn fault(&self, threads: u32) -> (FaultKind, String) {
+    pub(crate) fn fault(&self, threads: u32) -> (FaultKind, String) {
         match self.run(threads) {
             Err(Error::Fault(fault)) => {
                 assert_eq!(fault.kernel, "kernel");
@@ -186,35 +186,35 @@ impl Kernel {
 }
 
 /// A register in each lane.
-pub type Lanes = [u32; 64];
+pub(crate) type Lanes = [u32; 64];
 
 /// Registers before and after some instructions.
 #[derive(Clone)]
-pub struct Registers {
+pub(crate) struct Registers {
     /// v0 to v39; those from v8 can be set and are read back.
-    pub v: [Lanes; 40],
+    pub(crate) v: [Lanes; 40],
     /// s0 to s17; s8 to s15 can be set, s16 and s17 are read back.
-    pub s: [u32; 18],
+    pub(crate) s: [u32; 18],
     /// Read back; 0 before.
-    pub vcc: u64,
+    pub(crate) vcc: u64,
     /// Read back.
-    pub scc: bool,
+    pub(crate) scc: bool,
 }
 
 impl Registers {
     /// All zero.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { v: [[0; 64]; 40], s: [0; 18], vcc: 0, scc: false }
     }
 
     /// With a vector register set.
-    pub fn with(mut self, register: usize, f: impl Fn(u32) -> u32) -> Self {
+    pub(crate) fn with(mut self, register: usize, f: impl Fn(u32) -> u32) -> Self {
         self.v[register] = std::array::from_fn(|lane| f(lane as u32));
         self
     }
 
     /// Executes instructions on one wave with 4 KiB of LDS. v0 is the lane; v1 four times the lane.
-    pub fn execute(&self, body: &str) -> Self {
+    pub(crate) fn execute(&self, body: &str) -> Self {
         let vector = |text: &str, store: bool| -> String {
             let lines = (8..40).map(|r| {
                 let (base, at) = if r < 24 { ("v1", (r - 8) * 256) } else { ("v2", (r - 24) * 256) };

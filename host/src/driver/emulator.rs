@@ -3,15 +3,15 @@
 //! A launch returns when the kernel has ended, so that a stream has nothing to wait for, and a fault comes out of the
 //! launch itself. Each opened device is a machine of its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels_gpu::abi::Target;
-use splitkv_emulator::{Arch, Counters, Machine, Module};
+use splitkv_emulator::{Arch, Machine, Module};
 
-use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed};
+use super::{Backend, DeviceId, Driver, Handle, LaunchCall, LaunchCounters, Listed};
 use crate::{DeviceProps, Error, Result};
 
 pub(super) const BACKEND: Backend = Backend { name: "emulator", list, open };
@@ -54,7 +54,8 @@ struct Emulator {
     props: DeviceProps,
     machine: Machine,
     handles: Mutex<HashMap<Handle, Object>>,
-    counters: Mutex<BTreeMap<String, Counters>>,
+    /// Of each launch, while somebody counts.
+    counters: Mutex<Option<Vec<LaunchCounters>>>,
 }
 
 /// What a handle stands for.
@@ -139,7 +140,9 @@ impl Emulator {
             .machine
             .launch(module, name, grid, block, launch.shared_bytes, &launch.arguments)
             .map_err(|error| self.error(error))?;
-        *lock(&self.counters).entry(name.clone()).or_default() += counters;
+        if let Some(launches) = &mut *lock(&self.counters) {
+            launches.push(LaunchCounters { kernel: name.clone(), counters });
+        }
         Ok(())
     }
 }
@@ -297,7 +300,12 @@ impl Driver for Emulator {
         Ok(end.saturating_duration_since(start).as_secs_f32() * 1e3)
     }
 
-    fn take_counters(&self) -> BTreeMap<String, Counters> {
-        std::mem::take(&mut lock(&self.counters))
+    fn count_launches(&self) -> Result<()> {
+        *lock(&self.counters) = Some(Vec::new());
+        Ok(())
+    }
+
+    fn take_counters(&self) -> Vec<LaunchCounters> {
+        lock(&self.counters).take().unwrap_or_default()
     }
 }

@@ -26,6 +26,9 @@ const SUCCESS: Code = 0;
 const OUT_OF_MEMORY: Code = 2;
 const NOT_READY: Code = 600;
 
+/// Size of the header of a 64-bit ELF file.
+const ELF_HEADER_BYTES: usize = 64;
+
 const STREAM_NON_BLOCKING: c_uint = 1;
 const CAPTURE_MODE_THREAD_LOCAL: c_int = 1;
 
@@ -317,6 +320,8 @@ impl Driver for Hip {
 
     fn module_load(&self, image: &[u8]) -> Result<Handle> {
         let _current = self.enter()?;
+        // The library reads the header before it knows what the image is, whose length it is not told.
+        let image = [image, &[0; ELF_HEADER_BYTES]].concat();
         let mut module = 0;
         hip!(self.api, &self.name, unsafe hipModuleLoadData(&mut module, image.as_ptr().cast()))?;
         Ok(module)

@@ -125,11 +125,26 @@ pub(crate) trait Driver: Send + Sync {
     /// Live events.
     unsafe fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32>;
 
-    /// What an emulator counted since the last call, by kernel.
+    /// From now on, keeps what each launch counts.
     #[cfg(feature = "emulator")]
-    fn take_counters(&self) -> std::collections::BTreeMap<String, splitkv_emulator::Counters> {
-        Default::default()
+    fn count_launches(&self) -> Result<()> {
+        Err(Error::Unsupported { device: self.name().into(), what: "counters: only emulated devices count" })
     }
+    /// Ends counting; the launches since [`Driver::count_launches`], in order.
+    #[cfg(feature = "emulator")]
+    fn take_counters(&self) -> Vec<LaunchCounters> {
+        Vec::new()
+    }
+}
+
+/// What one launch on an emulated device counted.
+#[cfg(feature = "emulator")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LaunchCounters {
+    /// The kernel.
+    pub kernel: String,
+    /// Its counters, summed over the blocks.
+    pub counters: splitkv_emulator::Counters,
 }
 
 /// A device's name behind the colon and its properties, or why it cannot be used.
