@@ -319,5 +319,5 @@ fn what_cannot_be_executed_is_refused_by_name() {
     let mut other = kernel("").code_object();
     other[48] = 0x4c;
     let text = machine.load(&other).unwrap_err().to_string();
-    assert!(text.contains("gfx950 is needed"), "{text}");
+    assert!(text.contains("does not run on gfx950"), "{text}");
 }
