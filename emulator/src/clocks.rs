@@ -41,6 +41,12 @@ impl Clocks {
         self.known[warp as usize * self.now.len() + other as usize]
     }
 
+    /// The same for all other warps.
+    #[inline]
+    pub(crate) fn all_known(&self, warp: usize) -> &[u32] {
+        &self.known[warp * self.now.len()..][..self.now.len()]
+    }
+
     /// What `warp` did until now comes before what it does from now on.
     pub(crate) fn advance(&mut self, warp: u32) {
         let w = warp as usize;

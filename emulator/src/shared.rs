@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     warps: usize,
     /// Stamp of each granule's last write.
     writes: Vec<u32>,
-    /// Stamp of each granule's last read, for each warp.
+    /// Stamps of each granule's last reads, one a warp: `reads[granule * warps + warp]`.
     reads: Vec<u32>,
     clocks: Clocks,
 }
@@ -135,12 +135,11 @@ impl Shared {
     fn record_read(&mut self, granules: std::ops::Range<usize>, thread: Thread) -> Result<(), FaultKind> {
         let (warp, lane) = (thread / self.warp_size, thread % self.warp_size);
         let clock = self.clocks.now(warp);
-        let plane = warp as usize * self.writes.len();
         for granule in granules {
             if let Some(other) = self.unordered(self.writes[granule], thread) {
                 return Err(FaultKind::SharedRace { other, what: "write, then read" });
             }
-            let read = &mut self.reads[plane + granule];
+            let read = &mut self.reads[granule * self.warps + warp as usize];
             let joined = *read >> CLOCK_SHIFT == clock && *read & THREAD != lane;
             *read = clock << CLOCK_SHIFT | if joined { SEVERAL } else { lane };
         }
@@ -159,10 +158,10 @@ impl Shared {
             {
                 return Err(FaultKind::SharedRace { other, what: "write, then write" });
             }
-            for v in 0..self.warps {
-                let read = self.reads[v * self.writes.len() + granule];
+            let reads = &self.reads[granule * self.warps..][..self.warps];
+            for (v, (&read, &known)) in reads.iter().zip(self.clocks.all_known(warp)).enumerate() {
                 let reader = read & THREAD;
-                if read >> CLOCK_SHIFT > self.clocks.known(warp as u32, v as u32) && (v != warp || reader != lane) {
+                if read >> CLOCK_SHIFT > known && (v != warp || reader != lane) {
                     let other = v as u32 * self.warp_size + if reader == SEVERAL { 0 } else { reader };
                     return Err(FaultKind::SharedRace { other, what: "read, then write" });
                 }

@@ -49,17 +49,18 @@ impl Set {
 /// Registers that are live before each instruction.
 fn liveness(code: &[Footprint], count: usize) -> Vec<Set> {
     let mut before = vec![Set::new(count); code.len()];
+    let mut live = Set::new(count);
     let mut changed = true;
     while changed {
         changed = false;
         for i in (0..code.len()).rev() {
-            let mut live = after(&code[i], &before, count);
+            after(&code[i], &before, &mut live);
             if !code[i].guarded {
                 code[i].writes.iter().for_each(|&number| live.remove(number));
             }
             code[i].reads.iter().for_each(|&number| live.insert(number));
             if live != before[i] {
-                before[i] = live;
+                std::mem::swap(&mut before[i], &mut live);
                 changed = true;
             }
         }
@@ -67,10 +68,10 @@ fn liveness(code: &[Footprint], count: usize) -> Vec<Set> {
     before
 }
 
-fn after(instruction: &Footprint, before: &[Set], count: usize) -> Set {
-    let mut live = Set::new(count);
+/// Sets `live` to the registers that are live behind an instruction.
+fn after(instruction: &Footprint, before: &[Set], live: &mut Set) {
+    live.0.fill(0);
     instruction.next.iter().for_each(|&next| live.union(&before[next]));
-    live
 }
 
 /// Gives each register a place in its bank; `banks[number]` says which. Registers that may hold values at the same
@@ -86,8 +87,9 @@ pub(super) fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
     if let Some(entry) = before.first() {
         entry.numbers().for_each(|number| conflict(number, entry));
     }
+    let mut live = Set::new(count);
     for instruction in code {
-        let mut live = after(instruction, &before, count);
+        after(instruction, &before, &mut live);
         instruction.writes.iter().for_each(|&number| live.insert(number));
         instruction.writes.iter().for_each(|&number| conflict(number, &live));
     }

@@ -88,18 +88,20 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
             r.set_predicate(d, mask, value, undefined);
         }
         Op::F32 { op, mode, d, a, b } => f32_binary(r, mask, op, mode, d, a, b),
-        Op::F32x2 { op, mode, d, a, b } => r.map2(mask, d, (a, b), |x: u64, y: u64| {
-            let half = |shift: u32| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32);
-            u64::from(half(0)) | u64::from(half(32)) << 32
-        }),
-        Op::Fma32x2 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x: u64, y: u64, z: u64| {
-            let half = |shift: u32| float::fma(mode, (x >> shift) as u32, (y >> shift) as u32, (z >> shift) as u32);
-            u64::from(half(0)) | u64::from(half(32)) << 32
-        }),
         Op::F64 { op, d, a, b } => r.map2(mask, d, (a, b), |x, y| float::binary64(op, x, y)),
         Op::Fma32 { mode: PLAIN, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(PLAIN, x, y, z)),
         Op::Fma32 { mode: FTZ, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(FTZ, x, y, z)),
         Op::Fma32 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(mode, x, y, z)),
+        Op::F32x2 { op, mode, d, a, b } => {
+            r.map2(mask, d, (a, b), |x: u64, y: u64| {
+                halves(|shift| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32))
+            });
+        }
+        Op::Fma32x2 { mode, d, a, b, c } => {
+            r.map3(mask, d, (a, b, c), |x: u64, y: u64, z: u64| {
+                halves(|shift| float::fma(mode, (x >> shift) as u32, (y >> shift) as u32, (z >> shift) as u32))
+            });
+        }
         Op::Fma64 { d, a, b, c } => r.map3(mask, d, (a, b, c), float::fma64),
         Op::Unary32 { op, mode, d, a } => r.map1(mask, d, a, |x| float::unary(op, mode, x)),
         Op::Unary64 { op, d, a } => r.map1(mask, d, a, |x| float::unary64(op, x)),
@@ -370,6 +372,12 @@ fn setp(
     if let Some(not_d) = not_d {
         r.set_predicate(not_d, mask, negated.0, negated.1);
     }
+}
+
+/// A register whose 32-bit halves are `f` of their first bit.
+#[inline(always)]
+fn halves(f: impl Fn(u32) -> u32) -> u64 {
+    u64::from(f(0)) | u64::from(f(32)) << 32
 }
 
 #[inline(always)]
