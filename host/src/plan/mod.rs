@@ -190,7 +190,7 @@ impl Plan {
         self.num_splits
     }
 
-    /// KV tokens of each split where [`Splits::Tokens`] was asked for; 0: each sequence's tiles are shared out
+    /// KV tokens of each split where [`Splits::Tokens`](crate::Splits::Tokens) was asked for; 0: each sequence's tiles are shared out
     /// evenly.
     pub fn split_tokens(&self) -> u32 {
         self.split_tokens

@@ -58,6 +58,6 @@ impl Layout {
     pub(super) const fn filled(self, part: u32, lane: u32) -> (u32, u32) {
         let place = part * warp::SIZE + lane;
         let row = place / self.pieces;
-        (row, place % self.pieces ^ self.turn(row))
+        (row, (place % self.pieces) ^ self.turn(row))
     }
 }
