@@ -233,11 +233,7 @@ impl Shared {
         align: u32,
         data: Data,
     ) -> Result<(), FaultKind> {
-        let range = self.check(address, bytes, align)?;
-        self.check_settled(&range)?;
-        self.record_write(self.granules(&range), thread, 0)?;
-        self.set(range, data, 0);
-        Ok(())
+        self.store(thread, address, bytes, align, (data, 0))
     }
 
     /// Starts an asynchronous store: until [`finish_async`](Self::finish_async) nobody may touch its bytes.
@@ -250,10 +246,23 @@ impl Shared {
         align: u32,
         data: Data,
     ) -> Result<(), FaultKind> {
+        self.store(thread, address, bytes, align, (data, PENDING))
+    }
+
+    /// Stores data; `pending` is 0, or [`PENDING`] for bytes that nobody may touch yet.
+    #[inline(always)]
+    fn store(
+        &mut self,
+        thread: Thread,
+        address: u32,
+        bytes: u32,
+        align: u32,
+        (data, pending): (Data, u8),
+    ) -> Result<(), FaultKind> {
         let range = self.check(address, bytes, align)?;
         self.check_settled(&range)?;
         self.record_write(self.granules(&range), thread, 0)?;
-        self.set(range, data, PENDING);
+        self.set(range, data, pending);
         Ok(())
     }
 
