@@ -366,10 +366,7 @@ fn check_plan(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<()> {
     let planned = [Some(*plan.kernel()), plan.combine().map(|combine| combine.kernel)];
     match planned.iter().flatten().find(|kernel| !kernels.catalogue().kernels().contains(kernel)) {
         None => Ok(()),
-        Some(kernel) => {
-            let allowed = format!("kernels that are in {}", kernels.folder().display());
-            Err(Error::argument("plan", format_args!("one for {}", kernel.name), allowed))
-        }
+        Some(kernel) => Err(Error::argument("plan", format_args!("one for {}", kernel.name), kernels.allowed())),
     }
 }
 

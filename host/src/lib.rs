@@ -50,7 +50,11 @@
 //!
 //! Devices are named `cuda:0` (with the cargo feature `cuda`), `hip:0` (opened at run time), and, where there is no
 //! GPU, `emulator:sm_90`, `emulator:sm_100`, `emulator:gfx950` (the cargo feature `emulator`, on by default).
+//!
+//! The cargo feature `embed-kernels` puts the compiled kernels, compressed, into the program that is built: those of the
+//! folder that `SPLITKV_KERNELS` names at build time, else of the workspace's `target/kernels`.
 
+mod artefacts;
 mod attention;
 mod buffer;
 mod catalogue;
