@@ -1,9 +1,9 @@
 //! One call for the common case.
 
-use crate::{DType, Device, Error, Executor, Inputs, Kernels, KvLens, Options, Problem, Result, Tensor, plan};
+use crate::{DType, Descale, Device, Error, Executor, Inputs, Kernels, KvLens, Options, Problem, Result, Tensor, plan};
 
 /// What [`attention`] computes beside the tensors' shapes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct AttentionOptions {
     /// Whether query `i` sees only the keys `j <= i + len - sq`.
     pub causal: bool,
@@ -13,8 +13,10 @@ pub struct AttentionOptions {
     pub kv_lens: Option<Vec<u32>>,
     /// Whether LSE is wanted.
     pub lse: bool,
-    /// Element type of O; `None`: that of Q.
+    /// Element type of O; `None`: that of Q, or bf16 with e4m3.
     pub o_dtype: Option<DType>,
+    /// With e4m3: the factors of Q, K and V, each f32 `[1]` or `[batch, kv_heads]`.
+    pub descales: Option<[Tensor; 3]>,
     /// How it is planned.
     pub plan: Options,
 }
@@ -45,7 +47,11 @@ pub fn attention(
         false => None,
     };
     let stream = device.stream()?;
-    let inputs = Inputs { q, k, v, o: &o, lse: lse.as_ref(), kv_lens: None };
+    let [q_descale, k_descale, v_descale] = match &options.descales {
+        Some(descales) => descales.each_ref().map(Some),
+        None => [None; 3],
+    };
+    let inputs = Inputs { lse: lse.as_ref(), q_descale, k_descale, v_descale, ..Inputs::new(q, k, v, &o) };
     Executor::new(device, kernels, &plan)?.run(&stream, &inputs)?;
     stream.synchronize()?;
     Ok((o, lse))
@@ -56,15 +62,25 @@ fn problem(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions) -> Re
     let [batch, sq, heads, head_dim_qk] = dims("q", q)?;
     let [_, sk, kv_heads, _] = dims("k", k)?;
     let [_, _, _, head_dim_v] = dims("v", v)?;
-    Ok(Problem {
+    let mut problem = Problem {
         head_dim_v,
-        o_dtype: options.o_dtype.unwrap_or(q.dtype()),
         causal: options.causal,
         scale: options.scale,
         kv_lens: options.kv_lens.clone().map_or(KvLens::Full, KvLens::Host),
         lse: options.lse,
         ..Problem::new(batch, heads, kv_heads, sq, sk, head_dim_qk, q.dtype())
-    })
+    };
+    if let Some(o_dtype) = options.o_dtype {
+        problem.o_dtype = o_dtype;
+    }
+    if let Some(descales) = &options.descales {
+        let [q, k, v] = descales.each_ref().map(|descale| match descale.shape() {
+            [1] => Descale::PerTensor,
+            _ => Descale::PerHead,
+        });
+        problem = problem.descales(q, k, v);
+    }
+    Ok(problem)
 }
 
 fn dims(name: &'static str, tensor: &Tensor) -> Result<[usize; 4]> {

@@ -1,9 +1,12 @@
 //! Element types of tensors.
 
 use std::fmt;
+use std::str::FromStr;
 
 use half::{bf16, f16};
 use kernels_gpu::abi::{Operand, Output};
+
+use crate::{E4m3, Error};
 
 /// Type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +20,9 @@ pub enum DType {
     F32,
     /// 32-bit signed integer.
     I32,
+    /// 8-bit float with 4 exponent and 3 mantissa bits, no infinities, largest value 448 ([`E4m3`]; elsewhere called
+    /// e4m3fn or float8_e4m3fn). The only 8-bit float that there is: e5m2 and the fnuz formats are others.
+    E4m3,
 }
 
 impl DType {
@@ -25,6 +31,7 @@ impl DType {
         match self {
             Self::Bf16 | Self::F16 => 2,
             Self::F32 | Self::I32 => 4,
+            Self::E4m3 => 1,
         }
     }
 
@@ -33,6 +40,7 @@ impl DType {
         match self {
             Self::Bf16 => Some(Operand::Bf16),
             Self::F16 => Some(Operand::F16),
+            Self::E4m3 => Some(Operand::E4m3),
             Self::F32 | Self::I32 => None,
         }
     }
@@ -43,7 +51,7 @@ impl DType {
             Self::F32 => Some(Output::F32),
             Self::Bf16 => Some(Output::Bf16),
             Self::F16 => Some(Output::F16),
-            Self::I32 => None,
+            Self::I32 | Self::E4m3 => None,
         }
     }
 }
@@ -55,7 +63,39 @@ impl fmt::Display for DType {
             Self::F16 => "f16",
             Self::F32 => "f32",
             Self::I32 => "i32",
+            Self::E4m3 => "e4m3",
         })
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    /// The type of this name: as it is displayed, or as PyTorch and JAX spell it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]. Other 8-bit floats are refused by their names, so that none is taken for [`DType::E4m3`].
+    fn from_str(name: &str) -> Result<Self, Error> {
+        const ALLOWED: &str = "bf16, f16, f32, i32, e4m3";
+        match name {
+            "bf16" | "bfloat16" => Ok(Self::Bf16),
+            "f16" | "float16" => Ok(Self::F16),
+            "f32" | "float32" => Ok(Self::F32),
+            "i32" | "int32" => Ok(Self::I32),
+            "e4m3" | "e4m3fn" | "float8_e4m3fn" => Ok(Self::E4m3),
+            "e5m2" | "float8_e5m2" => {
+                let allowed = format_args!("{ALLOWED}; e5m2 has 2 mantissa bits and other values, and no kernels");
+                Err(Error::argument("dtype", name, allowed))
+            }
+            "e4m3fnuz" | "float8_e4m3fnuz" | "e5m2fnuz" | "float8_e5m2fnuz" => {
+                let allowed = format_args!(
+                    "{ALLOWED}; the fnuz formats of gfx942 have another exponent bias, so that the same bytes are \
+                     other numbers: convert to e4m3 (OCP, e4m3fn)"
+                );
+                Err(Error::argument("dtype", name, allowed))
+            }
+            _ => Err(Error::argument("dtype", name, ALLOWED)),
+        }
     }
 }
 
@@ -77,4 +117,4 @@ macro_rules! elements {
         }
     )*};
 }
-elements! { bf16 => Bf16, f16 => F16, f32 => F32, i32 => I32, }
+elements! { bf16 => Bf16, f16 => F16, f32 => F32, i32 => I32, E4m3 => E4m3, }

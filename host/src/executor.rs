@@ -10,7 +10,7 @@ use crate::driver::{Handle, LaunchCall};
 use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
-use crate::{Buffer, DType, Device, Error, Kernels, KvLens, Launch, Plan, Result, Stream, Tensor};
+use crate::{Buffer, DType, Descale, Device, Error, Kernels, KvLens, Launch, Plan, Result, Stream, Tensor};
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
 const ALIGNMENT: usize = 16;
@@ -31,6 +31,20 @@ pub struct Inputs<'a> {
     pub lse: Option<&'a Tensor>,
     /// With [`KvLens::Device`], and only then: i32 `[batch]` without gaps.
     pub kv_lens: Option<&'a Tensor>,
+    /// With e4m3, and only then: what Q's elements are to be multiplied by, f32 `[1]` or `[batch, kv_heads]` without
+    /// gaps, as [`Problem::q_descale`](crate::Problem::q_descale) says.
+    pub q_descale: Option<&'a Tensor>,
+    /// The same of K.
+    pub k_descale: Option<&'a Tensor>,
+    /// The same of V.
+    pub v_descale: Option<&'a Tensor>,
+}
+
+impl<'a> Inputs<'a> {
+    /// These tensors, and none of those that only some problems have.
+    pub fn new(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, o: &'a Tensor) -> Self {
+        Self { q, k, v, o, lse: None, kv_lens: None, q_descale: None, k_descale: None, v_descale: None }
+    }
 }
 
 /// Runs a plan on a device as often as wanted. Owns what a run needs beside its tensors.
@@ -189,9 +203,10 @@ impl Executor {
 
     fn held(&self, inputs: &Inputs<'_>) -> impl Iterator<Item = Held> {
         let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse, inputs.kv_lens];
+        let descales = [inputs.q_descale, inputs.k_descale, inputs.v_descale];
         let buffers = [Some(&self.workspace), Some(&self.status), self.kv_lens.as_ref()];
         let kernels = [Some(&self.attention), self.combine.as_ref()];
-        let tensors = tensors.into_iter().flatten().map(|tensor| tensor.buffer().hold());
+        let tensors = tensors.into_iter().chain(descales).flatten().map(|tensor| tensor.buffer().hold());
         tensors
             .chain(buffers.into_iter().flatten().map(Buffer::hold))
             .chain(kernels.into_iter().flatten().map(|kernel| Arc::clone(kernel) as Held))
@@ -201,6 +216,7 @@ impl Executor {
         let (plan, problem) = (&self.plan, self.plan.problem());
         let address = |tensor: Option<&Tensor>| tensor.map_or(0, Tensor::address);
         let stride = |tensor: &Tensor, dim: usize| tensor.strides()[dim] as u64;
+        let descale_stride = |descale| u32::from(descale == Descale::PerHead);
         let partial_o = self.workspace.address();
         // Partial O fills the workspace but for one float a row.
         let per_row = problem.head_dim_v + 1;
@@ -214,6 +230,9 @@ impl Executor {
             partial_o,
             partial_lse,
             kv_lens: self.kv_lens.as_ref().map_or_else(|| address(inputs.kv_lens), Buffer::address),
+            q_descale: address(inputs.q_descale),
+            k_descale: address(inputs.k_descale),
+            v_descale: address(inputs.v_descale),
             status: self.status.address(),
             q_stride_batch: stride(inputs.q, 0),
             q_stride_seq: stride(inputs.q, 1),
@@ -227,6 +246,9 @@ impl Executor {
             o_stride_batch: stride(inputs.o, 0),
             o_stride_seq: stride(inputs.o, 1),
             o_stride_head: stride(inputs.o, 2),
+            q_descale_stride: descale_stride(problem.q_descale),
+            k_descale_stride: descale_stride(problem.k_descale),
+            v_descale_stride: descale_stride(problem.v_descale),
             // The plan is valid: sizes are below 2^31.
             batch: problem.batch as u32,
             sq: problem.sq as u32,
@@ -284,6 +306,10 @@ impl Executor {
         self.check_optional("lse", inputs.lse, problem.lse, DType::F32, &problem.lse_shape())?;
         let lens_given = problem.kv_lens == KvLens::Device;
         self.check_optional("kv_lens", inputs.kv_lens, lens_given, DType::I32, &[problem.batch])?;
+        let descales = [inputs.q_descale, inputs.k_descale, inputs.v_descale];
+        for ((name, descale, given), tensor) in problem.descales_given().into_iter().zip(descales) {
+            self.check_optional(name, tensor, given, DType::F32, &problem.descale_shape(descale))?;
+        }
         self.check_overlap(inputs)
     }
 
@@ -334,6 +360,9 @@ impl Executor {
             ("k", Some(inputs.k.span())),
             ("v", Some(inputs.v.span())),
             ("kv_lens", inputs.kv_lens.map(Tensor::span)),
+            ("q_descale", inputs.q_descale.map(Tensor::span)),
+            ("k_descale", inputs.k_descale.map(Tensor::span)),
+            ("v_descale", inputs.v_descale.map(Tensor::span)),
         ];
         for (index, (written, span)) in spans.iter().enumerate().take(3) {
             for (other, other_span) in &spans[index + 1..] {

@@ -41,7 +41,7 @@
 //!
 //! let stream = device.stream()?;
 //! let mut executor = Executor::new(&device, &kernels, &plan)?;
-//! let inputs = Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None };
+//! let inputs = Inputs::new(&q, &k, &v, &o);
 //! executor.run(&stream, &inputs)?;
 //! stream.synchronize()?;
 //! let o: Vec<bf16> = o.to_host()?;
@@ -61,6 +61,7 @@ mod catalogue;
 mod device;
 mod driver;
 mod dtype;
+mod e4m3;
 mod error;
 mod executor;
 mod foreign;
@@ -88,13 +89,14 @@ pub use self::device::{Device, DeviceInfo};
 #[cfg(feature = "emulator")]
 pub use self::driver::LaunchCounters;
 pub use self::dtype::{DType, Element};
+pub use self::e4m3::{E4m3, Quantized};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
 pub use self::options::{Options, Splits};
 #[doc(inline)]
 pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};
-pub use self::problem::{KvLens, Problem};
+pub use self::problem::{Descale, KvLens, Problem};
 pub use self::props::DeviceProps;
 pub use self::reader::Reader;
 pub use self::stream::{Event, Graph, Stream};

@@ -90,7 +90,7 @@ impl KernelEntry {
         let vendor = target.vendor();
         let (role, attention) = match kernel.role {
             Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => {
-                let geometry = abi::Geometry::of(vendor, head_dim_qk, head_dim_v, shape, q_tiles);
+                let geometry = abi::Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles);
                 let entry = AttentionEntry {
                     dtype: operand_name(operand).into(),
                     head_dim_qk,
@@ -125,6 +125,7 @@ fn operand_name(operand: Operand) -> &'static str {
     match operand {
         Operand::Bf16 => "bf16",
         Operand::F16 => "f16",
+        Operand::E4m3 => "e4m3",
         _ => unreachable!("the ABI table grew an operand that the manifest has no name for"),
     }
 }

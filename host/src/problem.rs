@@ -6,8 +6,8 @@ use crate::{DType, Error, Result};
 
 /// Largest value of a size that kernels hold in 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
-/// What head dims are multiples of: rows are copied in pieces of 16 bytes.
-const DIM_MULTIPLE: usize = 8;
+/// Bytes of which a row is a multiple: rows are copied in such pieces.
+const ROW_MULTIPLE: usize = 16;
 
 /// An attention problem: shapes, types and mask. Plain data; [`Problem::validate`] and [`plan`](crate::plan())
 /// say whether it can be done.
@@ -23,6 +23,9 @@ const DIM_MULTIPLE: usize = 8;
 /// | O | `[batch, sq, heads, head_dim_v]` | `o_dtype` |
 /// | LSE | `[batch, heads, sq]` | f32, natural log of the row's sum of exponentials |
 ///
+/// With e4m3, what Q, K and V stand for are their elements times a factor each, which the kernel reads on the device
+/// ([`Descale`]).
+///
 /// A row that sees no key has O = 0 and LSE = -inf.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -37,13 +40,13 @@ pub struct Problem {
     pub sq: usize,
     /// KV tokens of each sequence, at most where `kv_lens` says so.
     pub sk: usize,
-    /// Head dim of Q and K: a multiple of 8, at most what there are kernels for (256).
+    /// Head dim of Q and K: a multiple of 8 (of 16 with e4m3), at most what there are kernels for (256; 192 with e4m3).
     pub head_dim_qk: usize,
     /// Head dim of V and O, likewise.
     pub head_dim_v: usize,
-    /// Element type of Q, K and V: bf16 or f16.
+    /// Element type of Q, K and V: bf16, f16 or e4m3.
     pub dtype: DType,
-    /// Element type of O: `dtype` or f32.
+    /// Element type of O: `dtype` or f32; with e4m3 bf16, f16 or f32.
     pub o_dtype: DType,
     /// Whether query `i` sees only the keys `j <= i + len - sq` (bottom-right aligned), where `len` is the
     /// sequence's KV length.
@@ -54,6 +57,32 @@ pub struct Problem {
     pub kv_lens: KvLens,
     /// Whether LSE is wanted.
     pub lse: bool,
+    /// With e4m3: how many factors Q has.
+    pub q_descale: Descale,
+    /// With e4m3: how many factors K has.
+    pub k_descale: Descale,
+    /// With e4m3: how many factors V has.
+    pub v_descale: Descale,
+}
+
+/// The factors that e4m3 elements are to be multiplied by: an f32 tensor on the device for each of Q, K and V, which
+/// the kernel reads at every launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Descale {
+    /// One for the whole tensor: `[1]`.
+    #[default]
+    PerTensor,
+    /// One for each sequence and KV head: `[batch, kv_heads]`. A query head has its KV head's.
+    PerHead,
+}
+
+impl fmt::Display for Descale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PerTensor => "per tensor",
+            Self::PerHead => "per head",
+        })
+    }
 }
 
 /// The KV lengths of a batch. Memory beyond a length is never looked at in a way that matters.
@@ -71,7 +100,7 @@ pub enum KvLens {
 }
 
 impl Problem {
-    /// The problem with these shapes: one head dim, output of the input's type, no mask, default scale, full
+    /// The problem with these shapes: one head dim, output of the input's type (bf16 with e4m3), no mask, default scale, full
     /// lengths, no LSE.
     pub fn new(
         batch: usize,
@@ -91,11 +120,14 @@ impl Problem {
             head_dim_qk: head_dim,
             head_dim_v: head_dim,
             dtype,
-            o_dtype: dtype,
+            o_dtype: if dtype == DType::E4m3 { DType::Bf16 } else { dtype },
             causal: false,
             scale: None,
             kv_lens: KvLens::Full,
             lse: false,
+            q_descale: Descale::PerTensor,
+            k_descale: Descale::PerTensor,
+            v_descale: Descale::PerTensor,
         }
     }
 
@@ -139,6 +171,21 @@ impl Problem {
     pub fn lse(mut self, lse: bool) -> Self {
         self.lse = lse;
         self
+    }
+
+    /// Sets how many factors each of Q, K and V has.
+    #[must_use]
+    pub fn descales(mut self, q: Descale, k: Descale, v: Descale) -> Self {
+        (self.q_descale, self.k_descale, self.v_descale) = (q, k, v);
+        self
+    }
+
+    /// Shape of a tensor of factors.
+    pub fn descale_shape(&self, descale: Descale) -> Vec<usize> {
+        match descale {
+            Descale::PerTensor => vec![1],
+            Descale::PerHead => vec![self.batch, self.kv_heads],
+        }
     }
 
     /// Shape of Q.
@@ -191,6 +238,16 @@ impl Problem {
         self.causal && self.sq > 1
     }
 
+    /// The factors' names, how many each of Q, K and V has, and whether they are given at all.
+    pub(crate) fn descales_given(&self) -> [(&'static str, Descale, bool); 3] {
+        let given = self.dtype == DType::E4m3;
+        [
+            ("q_descale", self.q_descale, given),
+            ("k_descale", self.k_descale, given),
+            ("v_descale", self.v_descale, given),
+        ]
+    }
+
     /// Checks what holds for every device and every set of kernels.
     ///
     /// # Errors
@@ -211,11 +268,12 @@ impl Problem {
             }
         }
         for (name, dim) in [("head_dim_qk", self.head_dim_qk), ("head_dim_v", self.head_dim_v)] {
-            if dim == 0 || !dim.is_multiple_of(DIM_MULTIPLE) {
+            let multiple = ROW_MULTIPLE / self.dtype.size_of();
+            if dim == 0 || !dim.is_multiple_of(multiple) {
                 return Err(Error::argument(
                     name,
                     dim,
-                    format_args!("a multiple of {DIM_MULTIPLE}, at least {DIM_MULTIPLE}"),
+                    format_args!("a multiple of {multiple} with {}, at least {multiple}", self.dtype),
                 ));
             }
         }
@@ -231,10 +289,25 @@ impl Problem {
             return Err(Error::argument("batch * heads * sq", given, format_args!("at most {MAX_SIZE}")));
         }
         if self.dtype.operand().is_none() {
-            return Err(Error::argument("dtype", self.dtype, "bf16 or f16"));
+            return Err(Error::argument("dtype", self.dtype, "bf16, f16 or e4m3"));
         }
-        if self.o_dtype != self.dtype && self.o_dtype != DType::F32 {
-            return Err(Error::argument("o_dtype", self.o_dtype, format_args!("{} or f32", self.dtype)));
+        if self.dtype == DType::E4m3 {
+            if self.o_dtype.output().is_none() {
+                return Err(Error::argument("o_dtype", self.o_dtype, "bf16, f16 or f32 with e4m3"));
+            }
+        } else {
+            if self.o_dtype != self.dtype && self.o_dtype != DType::F32 {
+                return Err(Error::argument("o_dtype", self.o_dtype, format_args!("{} or f32", self.dtype)));
+            }
+            for (name, descale, _) in self.descales_given() {
+                if descale != Descale::PerTensor {
+                    return Err(Error::argument(
+                        name,
+                        descale,
+                        format_args!("none with {}: only e4m3 has factors", self.dtype),
+                    ));
+                }
+            }
         }
         if let Some(scale) = self.scale
             && !(scale * std::f32::consts::LOG2_E).is_finite()
@@ -281,6 +354,11 @@ impl fmt::Display for Problem {
                 write!(f, " lens {low}..={high}")?;
             }
             KvLens::Device => f.write_str(" lens on device")?,
+        }
+        for (name, descale, given) in self.descales_given() {
+            if given && descale != Descale::PerTensor {
+                write!(f, " {name} {descale}")?;
+            }
         }
         if self.o_dtype != self.dtype {
             write!(f, " -> {}", self.o_dtype)?;

@@ -17,6 +17,18 @@ pub enum Operand {
     Bf16,
     /// IEEE binary16.
     F16,
+    /// OCP 8-bit float with 4 exponent and 3 mantissa bits, no infinities, largest value 448 (e4m3fn).
+    E4m3,
+}
+
+impl Operand {
+    /// Size of an element in bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::E4m3 => 1,
+        }
+    }
 }
 
 /// Element type of the output, as the run-time argument `o_dtype` encodes it.
@@ -162,8 +174,8 @@ impl Kernel {
     /// Tile sizes of an attention kernel; `None` for the others.
     pub const fn geometry(&self, vendor: Vendor) -> Option<Geometry> {
         match self.role {
-            Role::Attention { head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
-                Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape, q_tiles))
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => {
+                Some(Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles))
             }
             Role::Combine | Role::Read { .. } => None,
         }
@@ -202,6 +214,14 @@ macro_rules! for_each_kernel {
             attention attention_f16_d192x128_sharedkv_q2: F16, 192, 128, SharedKv, 2;
             attention attention_f16_d256_splitkv_q1: F16, 256, 256, SplitKv, 1;
             attention attention_f16_d256_sharedkv_q1: F16, 256, 256, SharedKv, 1;
+            attention attention_e4m3_d64_splitkv_q1: E4m3, 64, 64, SplitKv, 1;
+            attention attention_e4m3_d64_sharedkv_q1: E4m3, 64, 64, SharedKv, 1;
+            attention attention_e4m3_d128_splitkv_q1: E4m3, 128, 128, SplitKv, 1;
+            attention attention_e4m3_d128_sharedkv_q1: E4m3, 128, 128, SharedKv, 1;
+            attention attention_e4m3_d192x128_splitkv_q1: E4m3, 192, 128, SplitKv, 1;
+            attention attention_e4m3_d192x128_sharedkv_q1: E4m3, 192, 128, SharedKv, 1;
+            attention attention_e4m3_d192_splitkv_q1: E4m3, 192, 192, SplitKv, 1;
+            attention attention_e4m3_d192_sharedkv_q1: E4m3, 192, 192, SharedKv, 1;
             combine combine;
             read read_x4: 4;
             read read_x8: 8;
@@ -286,6 +306,12 @@ macro_rules! attention_arguments {
             partial_lse: Pointer,
             /// KV length of each sequence, int32 `[batch]`, or null: `sk` for all.
             kv_lens: Pointer,
+            /// Of 8-bit elements: the factor that Q's values are to be multiplied by, fp32 `[1]` or `[batch, kv_heads]`.
+            q_descale: Pointer,
+            /// The same of K.
+            k_descale: Pointer,
+            /// The same of V.
+            v_descale: Pointer,
             /// Status word, u32: bits `STATUS_*` are set in it.
             status: Pointer,
             /// Strides in elements.
@@ -301,6 +327,10 @@ macro_rules! attention_arguments {
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
+            /// Distances in floats between the factors of neighbouring KV heads: 0, one for all, or 1.
+            q_descale_stride: u32,
+            k_descale_stride: u32,
+            v_descale_stride: u32,
             /// Sequences.
             batch: u32,
             /// Queries of each sequence.
@@ -387,7 +417,7 @@ macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "the three strides of a tensor share one line")]
+        #[allow(missing_docs, reason = "strides that belong together share one line")]
         pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
 
         #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]

@@ -1,11 +1,12 @@
 //! The entry points: one for each line of the ABI table.
 
 use crate::abi::{
-    AttentionArguments, BlockShape, CombineArguments, Geometry, Pointer, ReadArguments, attention_arguments,
+    AttentionArguments, BlockShape, CombineArguments, Geometry, Operand, Pointer, ReadArguments, attention_arguments,
     combine_arguments, for_each_kernel, read_arguments,
 };
 use crate::attention;
-use crate::gpu::{VENDOR, tile, warp};
+use crate::gpu::tile::{self, Element};
+use crate::gpu::{VENDOR, warp};
 use crate::read;
 
 /// Defines an entry point that takes an argument list and passes it to `$body` as one value.
@@ -29,13 +30,14 @@ macro_rules! define_kernels {
      combine $combine:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         $(attention_arguments!(kernel! $name ({
-            const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape, $q_tiles);
-            const { assert!(Geometry::ROWS == tile::M) };
+            const G: Geometry = Geometry::of(VENDOR, Operand::$operand, $qk, $v, BlockShape::$shape, $q_tiles);
+            const { assert!(Geometry::rows(VENDOR, Operand::$operand) == <tile::$operand as Element>::M) };
             attention::forward::<
                 tile::$operand,
-                { $qk / tile::DEPTH },
-                { G.chunk as usize / tile::COLUMNS },
-                { $v / tile::COLUMNS },
+                { $qk / <tile::$operand as Element>::DEPTH },
+                { G.chunk as usize / <tile::$operand as Element>::COLUMNS },
+                { $v / <tile::$operand as Element>::COLUMNS },
+                { <tile::$operand as Element>::WEIGHTS },
                 $q_tiles,
                 { G.warps as usize },
                 { G.stages as usize },

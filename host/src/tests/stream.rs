@@ -52,7 +52,7 @@ fn graphs_hold_what_they_captured_and_replay_it() {
     let zeros = |shape: [usize; 4]| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
     let (q, k, v, o) =
         (zeros(problem.q_shape()), zeros(problem.k_shape()), zeros(problem.v_shape()), zeros(problem.o_shape()));
-    let inputs = Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None };
+    let inputs = Inputs::new(&q, &k, &v, &o);
     let before = recorder.alive().0;
     let graph = stream
         .capture(|| {
@@ -102,7 +102,7 @@ fn runs_on_another_stream_wait_for_the_last_one() {
     let zeros = |shape: [usize; 4]| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
     let (q, k, v, o) =
         (zeros(problem.q_shape()), zeros(problem.k_shape()), zeros(problem.v_shape()), zeros(problem.o_shape()));
-    let inputs = Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None };
+    let inputs = Inputs::new(&q, &k, &v, &o);
     let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
     executor.run(&first, &inputs).unwrap();
     executor.run(&first, &inputs).unwrap();

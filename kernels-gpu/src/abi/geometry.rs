@@ -1,6 +1,6 @@
 //! Block shapes and tile sizes: what the planner and the kernels must agree on.
 
-use super::Vendor;
+use super::{Operand, Vendor};
 
 /// How the warps of a block share its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +38,6 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Query rows of one matrix product.
-    pub const ROWS: u32 = 16;
     /// Shared memory that the rings of a block are to fill on NVIDIA: about as much as must be under way on a
     /// multiprocessor to keep the memory busy (measured on an H200).
     const RING_BYTES: u32 = 140 << 10;
@@ -48,30 +46,40 @@ impl Geometry {
     const AMD_SHARED_BYTES: u32 = 160 << 10;
 
     /// The sizes of the kernel with these head dims, block shape and query tiles.
-    pub const fn of(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+    pub const fn of(
+        vendor: Vendor,
+        operand: Operand,
+        head_dim_qk: u32,
+        head_dim_v: u32,
+        shape: BlockShape,
+        q_tiles: u32,
+    ) -> Self {
         match vendor {
-            Vendor::Nvidia => Self::nvidia(head_dim_qk, head_dim_v, shape, q_tiles),
-            Vendor::Amd => Self::amd(head_dim_qk, head_dim_v, shape, q_tiles),
+            Vendor::Nvidia => Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+            Vendor::Amd => Self::amd(operand, head_dim_qk, head_dim_v, shape, q_tiles),
         }
     }
 
-    const fn nvidia(head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+    const fn nvidia(operand: Operand, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+        const VENDOR: Vendor = Vendor::Nvidia;
+        let rows = Self::rows(VENDOR, operand);
         // Registers of a lane for a tile's query and output rows; 255 there are.
-        let query_in_shared = q_tiles * (head_dim_qk / 4 + head_dim_v / 2) > 160;
+        let query_in_shared = q_tiles * (head_dim_qk * operand.bytes() / 8 + head_dim_v / 2) > 160;
         let (warps, rings) = match shape {
             BlockShape::SplitKv => (4, 4),
             BlockShape::SharedKv => (8, 1),
         };
-        let query =
-            if query_in_shared { q_tiles * Self::tile_m(shape, warps) * Self::row_bytes(head_dim_qk) } else { 0 };
-        let rest = query + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
+        let tile_m = Self::tile_m(rows, shape, warps);
+        let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(operand, head_dim_qk) } else { 0 };
+        let rest = query + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
         let limit = Self::NVIDIA_SHARED_BYTES;
         let room = if limit - rest < Self::RING_BYTES { limit - rest } else { Self::RING_BYTES };
         // Half a chunk where two whole ones do not fit, or where their scores do not fit the registers.
-        let stage_32 = Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, 32);
+        let stage_32 = Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, 32);
         let chunk = if query_in_shared || limit - rest < 2 * rings * stage_32 { 16 } else { 32 };
+        let stage = Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, chunk);
         let stages = {
-            let fit = room / rings / Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, chunk);
+            let fit = room / rings / stage;
             if fit < 2 {
                 2
             } else if fit > 8 {
@@ -80,87 +88,114 @@ impl Geometry {
                 fit
             }
         };
-        let shared_bytes =
-            rings * stages * Self::stage_bytes(Vendor::Nvidia, head_dim_qk, head_dim_v, shape, chunk) + rest;
+        let shared_bytes = rings * stages * stage + rest;
         assert!(shared_bytes <= limit, "a block's shared memory");
         Self {
-            tile_m: Self::tile_m(shape, warps),
+            tile_m,
             tile_n: rings * chunk,
             warps,
             chunk,
             stages,
-            threads: warps * Vendor::Nvidia.warp_size(),
+            threads: warps * VENDOR.warp_size(),
             query_in_shared,
             shared_bytes,
             min_blocks: 1,
         }
     }
 
-    const fn amd(head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+    const fn amd(operand: Operand, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, q_tiles: u32) -> Self {
+        const VENDOR: Vendor = Vendor::Amd;
+        let rows = Self::rows(VENDOR, operand);
         // K of one chunk is kept ahead in registers, or read before the next one is copied.
         let stages = 2;
-        let (rings, warps, chunk) = match shape {
+        let (warps, chunk, min_blocks) = match (operand, shape) {
             // One wave on a SIMD, or fewer where the shared memory does not hold their rings.
-            BlockShape::SplitKv => {
-                let warp_bytes = stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, 32)
-                    + Self::merge_bytes(head_dim_v, shape, 1, q_tiles);
-                let warps = if 4 * warp_bytes <= Self::AMD_SHARED_BYTES { 4 } else { 2 };
-                (warps, warps, 32)
+            (Operand::Bf16 | Operand::F16, BlockShape::SplitKv) => {
+                let warp_bytes = stages * Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, 32)
+                    + Self::merge_bytes(rows, head_dim_v, shape, 1, q_tiles);
+                (if 4 * warp_bytes <= Self::AMD_SHARED_BYTES { 4 } else { 2 }, 32, 1)
             }
             // Two waves on a SIMD, of 256 registers. A lane's part of the query and output rows, and of the scores
             // and K of 64 tokens, leaves a quarter of them to what else there is, or is halved.
-            BlockShape::SharedKv => {
+            (Operand::Bf16 | Operand::F16, BlockShape::SharedKv) => {
                 let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 4 + 16) + head_dim_qk / 2;
-                (1, 8, if used <= 192 { 64 } else { 32 })
+                (8, if used <= 192 { 64 } else { 32 }, 1)
+            }
+            // A product takes 64 tokens of 8 bits. One wave on a SIMD: two blocks where the shared memory holds them.
+            (Operand::E4m3, BlockShape::SplitKv) => (2, 64, 1),
+            // Of twice the rows a wave, as many rows a block. Two blocks, if what a lane holds leaves a quarter of 256
+            // registers.
+            (Operand::E4m3, BlockShape::SharedKv) => {
+                let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 2 + 32) + head_dim_qk / 4;
+                (4, 64, if used <= 192 { 2 } else { 1 })
             }
         };
-        let shared_bytes = rings * stages * Self::stage_bytes(Vendor::Amd, head_dim_qk, head_dim_v, shape, chunk)
-            + Self::merge_bytes(head_dim_v, shape, warps, q_tiles);
-        assert!(shared_bytes <= Self::AMD_SHARED_BYTES, "a block's shared memory");
+        let rings = match shape {
+            BlockShape::SplitKv => warps,
+            BlockShape::SharedKv => 1,
+        };
+        let shared_bytes = rings * stages * Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, chunk)
+            + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
+        assert!(min_blocks * shared_bytes <= Self::AMD_SHARED_BYTES, "a compute unit's shared memory");
         Self {
-            tile_m: Self::tile_m(shape, warps),
+            tile_m: Self::tile_m(rows, shape, warps),
             tile_n: rings * chunk,
             warps,
             chunk,
             stages,
-            threads: warps * Vendor::Amd.warp_size(),
+            threads: warps * VENDOR.warp_size(),
             query_in_shared: false,
             shared_bytes,
-            min_blocks: 1,
+            min_blocks,
+        }
+    }
+
+    /// Query rows of one matrix product.
+    pub const fn rows(vendor: Vendor, operand: Operand) -> u32 {
+        match (vendor, operand) {
+            (Vendor::Nvidia, _) | (Vendor::Amd, Operand::Bf16 | Operand::F16) => 16,
+            (Vendor::Amd, Operand::E4m3) => 32,
         }
     }
 
     /// Packed query rows of one tile.
-    const fn tile_m(shape: BlockShape, warps: u32) -> u32 {
+    const fn tile_m(rows: u32, shape: BlockShape, warps: u32) -> u32 {
         match shape {
-            BlockShape::SplitKv => Self::ROWS,
-            BlockShape::SharedKv => Self::ROWS * warps,
+            BlockShape::SplitKv => rows,
+            BlockShape::SharedKv => rows * warps,
         }
     }
 
     /// Bytes of the buffer in which a block's warps merge what they saw of the same rows.
-    const fn merge_bytes(head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
+    const fn merge_bytes(rows: u32, head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
         match shape {
-            BlockShape::SplitKv => warps * q_tiles * Self::ROWS * (Self::merge_pitch(head_dim_v) + 2) * 4,
+            BlockShape::SplitKv => warps * q_tiles * rows * (Self::merge_pitch(head_dim_v) + 2) * 4,
             BlockShape::SharedKv => 0,
         }
     }
 
     /// Bytes of shared memory in one stage of a ring. On AMD, a warp with a ring of its own takes K straight to
     /// registers, and rows lie without gaps.
-    pub const fn stage_bytes(vendor: Vendor, head_dim_qk: u32, head_dim_v: u32, shape: BlockShape, chunk: u32) -> u32 {
+    pub const fn stage_bytes(
+        vendor: Vendor,
+        operand: Operand,
+        head_dim_qk: u32,
+        head_dim_v: u32,
+        shape: BlockShape,
+        chunk: u32,
+    ) -> u32 {
         chunk
             * match (vendor, shape) {
-                (Vendor::Nvidia, _) => Self::row_bytes(head_dim_qk) + Self::row_bytes(head_dim_v),
-                (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * 2,
-                (Vendor::Amd, BlockShape::SharedKv) => (head_dim_qk + head_dim_v) * 2,
+                (Vendor::Nvidia, _) => Self::row_bytes(operand, head_dim_qk) + Self::row_bytes(operand, head_dim_v),
+                (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * operand.bytes(),
+                (Vendor::Amd, BlockShape::SharedKv) => (head_dim_qk + head_dim_v) * operand.bytes(),
             }
     }
 
-    /// Distance in bytes between rows of 16-bit elements in shared memory on NVIDIA: whole lines of 128 bytes. (Rows one
+    /// Distance in bytes between rows of elements in shared memory on NVIDIA: whole lines of 128 bytes. (Rows one
     /// piece longer need no swizzle, but cost 7 % of the bandwidth on an H200: their copies cross lines.)
-    pub const fn row_bytes(head_dim: u32) -> u32 {
-        (head_dim * 2).next_multiple_of(128)
+    pub const fn row_bytes(operand: Operand, head_dim: u32) -> u32 {
+        (head_dim * operand.bytes()).next_multiple_of(128)
     }
 
     /// Distance in floats between rows of the buffer in which a block's warps merge their outputs.

@@ -1,17 +1,18 @@
 //! Attention over a part of the KV, in both block shapes.
 
+use super::descale;
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
 use super::softmax::Rows;
-use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::abi::{AttentionArguments, BlockShape, Geometry, Pointer};
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
-use crate::gpu::tile::{self, Element, Fragment};
+use crate::gpu::tile::{Element, Fragment};
 use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp};
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
-/// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
+/// output row. `W`: fragments of weights that make one operand. `QT`: products' rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
 /// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`.
 ///
 /// # Safety
@@ -22,6 +23,7 @@ pub(crate) unsafe fn forward<
     const QF: usize,
     const SF: usize,
     const OF: usize,
+    const W: usize,
     const QT: usize,
     const WARPS: usize,
     const STAGES: usize,
@@ -34,17 +36,17 @@ pub(crate) unsafe fn forward<
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
-    let chunk = (SF * tile::COLUMNS) as u32;
+    let chunk = (SF * E::COLUMNS) as u32;
     // Rows of one query tile, this warp's first one of them, and where its KV tokens start.
     let (tile_m, warp_row, warp_token, tile_n) =
-        if splits_kv { (tile::M, 0, warp * chunk, warps * chunk) } else { (warps * tile::M, warp * tile::M, 0, chunk) };
-    let sizes = Sizes { tile_rows: QT as u32 * tile_m, tile_n, warp_token };
+        if splits_kv { (E::M, 0, warp * chunk, warps * chunk) } else { (warps * E::M, warp * E::M, 0, chunk) };
+    let sizes = Sizes { tile_rows: QT as u32 * tile_m, tile_n, warp_token, element: E::OPERAND.bytes() };
 
-    let (head_dim_qk, head_dim_v) = ((QF * tile::DEPTH) as u32, (OF * tile::COLUMNS) as u32);
+    let (head_dim_qk, head_dim_v) = ((QF * E::DEPTH) as u32, (OF * E::COLUMNS) as u32);
     let shape = if splits_kv { BlockShape::SplitKv } else { BlockShape::SharedKv };
-    let ring_bytes = STAGES as u32 * Geometry::stage_bytes(VENDOR, head_dim_qk, head_dim_v, shape, chunk);
+    let ring_bytes = STAGES as u32 * Geometry::stage_bytes(VENDOR, E::OPERAND, head_dim_qk, head_dim_v, shape, chunk);
     let rings = if splits_kv { warps } else { 1 };
-    let query_bytes = if QUERY_IN_SHARED { sizes.tile_rows * Geometry::row_bytes(head_dim_qk) } else { 0 };
+    let query_bytes = if QUERY_IN_SHARED { sizes.tile_rows * Geometry::row_bytes(E::OPERAND, head_dim_qk) } else { 0 };
     let memory = shared::dynamic_shared_mem();
     let ring_start = if splits_kv { warp * ring_bytes } else { 0 };
     // SAFETY: the launch has this much shared memory, in this order; all sizes are multiples of 16 bytes.
@@ -53,7 +55,7 @@ pub(crate) unsafe fn forward<
         (
             Ring::<E, QF, SF, OF, STAGES, MEMBERS>::new(memory.add(ring_start as usize)),
             query_memory,
-            Merge::<WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
+            Merge::<E, WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
         )
     };
 
@@ -69,16 +71,19 @@ pub(crate) unsafe fn forward<
     while index < units(&a) {
         // SAFETY: the index is in range; the caller's promise.
         let unit = unsafe { Unit::new(&a, index, sizes) };
-        let source = QueryRows { a, unit };
+        let source = QueryRows { a, unit, element: E::OPERAND.bytes() };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
-        let query =
-            unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
+        let (query, scale_log2) = unsafe {
+            let query =
+                Query::<E, QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory);
+            (query, descale::of_scores::<E>(&a, &unit))
+        };
         let first = unit.first_row + warp_row;
         // Where it is asked for: what follows from it is needed once a unit.
         let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new(&a, unit.len, first, unit_lane); QT];
+        let mut rows = [Rows::new::<E>(&a, unit.len, first, unit_lane); QT];
         for t in 1..QT {
-            rows[t] = Rows::new(&a, unit.len, first + t as u32 * tile_m, unit_lane);
+            rows[t] = Rows::new::<E>(&a, unit.len, first + t as u32 * tile_m, unit_lane);
         }
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
         // A warp all of whose rows lie beyond the last one only copies.
@@ -94,13 +99,13 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update(&mut scores[t], &mut out[t], token, lane, a.scale_log2);
+                        rows[t].update::<E, SF, OF>(&mut scores[t], &mut out[t], token, lane, scale_log2);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
-                    for step in 0..SF / 2 {
-                        let mut weights = [[[0.0; 4]; 2]; QT];
+                    for step in 0..SF / W {
+                        let mut weights = [[[0.0; 4]; W]; QT];
                         for t in 0..QT {
-                            weights[t] = rows[t].weights([scores[t][2 * step], scores[t][2 * step + 1]]);
+                            weights[t] = rows[t].weights::<E, W>(core::array::from_fn(|f| scores[t][step * W + f]));
                         }
                         ring.accumulate(step, &weights, &mut out);
                     }
@@ -122,7 +127,7 @@ pub(crate) unsafe fn forward<
                 if splits_kv {
                     merge.write(warp, first, lane, &rows[t], &out[t]);
                 } else {
-                    write_rows(&output, first, lane, &rows[t], &out[t]);
+                    write_rows::<E, OF>(&output, first, lane, &rows[t], &out[t]);
                 }
             }
         }
@@ -145,7 +150,14 @@ pub(crate) unsafe fn forward<
 fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
     let stride =
         |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
+    let pointer = |pointer: Pointer| pointer.with_addr(stride(pointer.addr() as u64) as usize);
     AttentionArguments {
+        q_descale: pointer(a.q_descale),
+        k_descale: pointer(a.k_descale),
+        v_descale: pointer(a.v_descale),
+        q_descale_stride: warp::per_lane(a.q_descale_stride),
+        k_descale_stride: warp::per_lane(a.k_descale_stride),
+        v_descale_stride: warp::per_lane(a.v_descale_stride),
         q_stride_batch: stride(a.q_stride_batch),
         q_stride_seq: stride(a.q_stride_seq),
         q_stride_head: stride(a.q_stride_head),
@@ -171,6 +183,8 @@ fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
 struct QueryRows {
     a: AttentionArguments,
     unit: Unit,
+    /// Bytes of an element.
+    element: u32,
 }
 
 impl QuerySource for QueryRows {
@@ -186,11 +200,11 @@ impl QuerySource for QueryRows {
         let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
         let element =
             u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
-        Some(a.q.wrapping_add((2 * element) as usize).cast_const())
+        Some(a.q.wrapping_add((u64::from(self.element) * element) as usize).cast_const())
     }
 
     #[inline(always)]
-    fn dims(&self) -> u32 {
-        self.a.head_dim_qk
+    fn bytes(&self) -> u32 {
+        self.element * self.a.head_dim_qk
     }
 }

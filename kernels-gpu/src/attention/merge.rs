@@ -4,13 +4,18 @@
 use super::output::{LN_2, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
-use crate::gpu::tile::{self, Fragment, ROWS, RUN};
+use crate::gpu::tile::{self, Element, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
+use core::marker::PhantomData;
 
 /// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
 #[inline(always)]
-fn normalise(max: f32, sum: f32) -> (f32, f32) {
-    if max == f32::NEG_INFINITY { (max, 0.0) } else { ((max + math::log2(sum)) * LN_2, 1.0 / sum) }
+fn normalise<E: Element>(max: f32, sum: f32) -> (f32, f32) {
+    if max == f32::NEG_INFINITY {
+        return (max, 0.0);
+    }
+    let log2 = if E::HEADROOM == 0.0 { math::log2(sum) } else { math::log2(sum) - E::HEADROOM };
+    ((max + log2) * LN_2, 1.0 / sum)
 }
 
 /// Writes one warp's rows, which no other warp shares, from row `first` of the unit on. A lane's `RUN` elements of
@@ -19,7 +24,7 @@ fn normalise(max: f32, sum: f32) -> (f32, f32) {
 /// # Safety
 /// Every lane of the warp reaches this call; the arguments behind `output` are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn write_rows<const OF: usize>(
+pub(super) unsafe fn write_rows<E: Element, const OF: usize>(
     output: &UnitOutput,
     first: u32,
     lane: u32,
@@ -28,17 +33,19 @@ pub(super) unsafe fn write_rows<const OF: usize>(
 ) {
     for slot in 0..ROWS {
         // SAFETY: the caller's promise.
-        let sum = unsafe { tile::row_sum(rows.sum[slot]) };
-        let (lse, inverse) = normalise(rows.max[slot], sum);
-        let row = output.row(first + tile::row(lane, slot));
+        let sum = unsafe { tile::row_sum::<E>(rows.sum[slot]) };
+        let (lse, inverse) = normalise::<E>(rows.max[slot], sum);
+        // SAFETY: the caller's promise.
+        let factor = unsafe { output.descaled::<E>(inverse) };
+        let row = output.row(first + E::row(lane, slot));
         // SAFETY: the row exists, or is written nowhere.
         unsafe {
             row.store::<RUN, OF>(
-                |f| tile::column(lane, f, slot * RUN),
-                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * inverse),
+                |f| E::out_column(lane, f, slot * RUN),
+                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * factor),
             );
             // The lane that holds column 0 speaks for the row.
-            if tile::column(lane, 0, 0) == 0 {
+            if E::out_column(lane, 0, 0) == 0 {
                 row.store_lse(lse);
             }
         }
@@ -46,15 +53,16 @@ pub(super) unsafe fn write_rows<const OF: usize>(
 }
 
 /// The block's buffer: of each warp and row the unnormalised output, then of each the maximum and sum.
-pub(super) struct Merge<const WARPS: usize, const OF: usize> {
+pub(super) struct Merge<E, const WARPS: usize, const OF: usize> {
     out: *mut f32,
     state: *mut [f32; 2],
     /// Rows of a warp.
     rows: u32,
+    element: PhantomData<E>,
 }
 
-impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
-    const DIMS: u32 = (OF * tile::COLUMNS) as u32;
+impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
+    const DIMS: u32 = (OF * E::COLUMNS) as u32;
     const PITCH: usize = Geometry::merge_pitch(Self::DIMS) as usize;
 
     /// The buffer at `memory`, for `rows` rows.
@@ -65,7 +73,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
     pub(super) unsafe fn new(memory: *mut u8, rows: u32) -> Self {
         let out = memory.cast::<f32>();
         // SAFETY: the caller's promise.
-        Self { out, state: unsafe { out.add(WARPS * rows as usize * Self::PITCH) }.cast(), rows }
+        Self { out, state: unsafe { out.add(WARPS * rows as usize * Self::PITCH) }.cast(), rows, element: PhantomData }
     }
 
     /// Writes one warp's rows from row `first` on.
@@ -74,12 +82,12 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
     /// Every lane of warp `warp` reaches this call; no thread reads the buffer before the next barrier.
     #[inline(always)]
     pub(super) unsafe fn write(&self, warp: u32, first: u32, lane: u32, rows: &Rows, out: &[Fragment; OF]) {
-        let place = |slot: usize| (warp * self.rows + first + tile::row(lane, slot)) as usize;
+        let place = |slot: usize| (warp * self.rows + first + E::row(lane, slot)) as usize;
         for slot in 0..ROWS {
             // SAFETY: the caller's promise.
-            let sum = unsafe { tile::row_sum(rows.sum[slot]) };
+            let sum = unsafe { tile::row_sum::<E>(rows.sum[slot]) };
             // The lane that holds column 0 speaks for the row.
-            if tile::column(lane, 0, 0) == 0 {
+            if E::out_column(lane, 0, 0) == 0 {
                 // SAFETY: the row is one of the buffer's.
                 unsafe { self.state.add(place(slot)).write([rows.max[slot], sum]) };
             }
@@ -87,7 +95,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
         for f in 0..OF {
             for run in 0..4 / RUN {
                 let first = run * RUN;
-                let place = place(tile::slot(first)) * Self::PITCH + tile::column(lane, f, first) as usize;
+                let place = place(tile::slot(first)) * Self::PITCH + E::out_column(lane, f, first) as usize;
                 let x: [f32; RUN] = core::array::from_fn(|i| out[f][first + i]);
                 // SAFETY: the row is one of the buffer's, the columns below DIMS.
                 unsafe { store_floats(self.out.add(place), x) };
@@ -108,7 +116,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let (x, lse) = self.read(row, dim);
+                let (x, lse) = self.read(output, row, dim);
                 let row = output.row(row);
                 row.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {
@@ -124,7 +132,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
     /// # Safety
     /// As for [`Self::write_rows`]; `row < rows`, `dim + 4 <= DIMS`.
     #[inline(always)]
-    unsafe fn read(&self, row: u32, dim: u32) -> ([f32; 4], f32) {
+    unsafe fn read(&self, output: &UnitOutput, row: u32, dim: u32) -> ([f32; 4], f32) {
         let mut max = f32::NEG_INFINITY;
         let mut states = [[0.0; 2]; WARPS];
         for warp in 0..WARPS {
@@ -145,9 +153,11 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
                 out[i] = math::fma(weight, part.0[i], out[i]);
             }
         }
-        let (lse, inverse) = normalise(max, sum);
+        let (lse, inverse) = normalise::<E>(max, sum);
+        // SAFETY: the caller's promise.
+        let factor = unsafe { output.descaled::<E>(inverse) };
         for x in &mut out {
-            *x *= inverse;
+            *x *= factor;
         }
         (out, lse)
     }

@@ -2,9 +2,10 @@
 //!
 //! [`forward`] computes attention over a part of the KV: it walks the units of [`schedule`], keeps
 //! [`softmax`]'s running state over the chunks of KV, [`merge`]s the block's warps and writes through
-//! [`output`]. [`combine`] merges the parts.
+//! [`output`]; 8-bit values have a [`descale`]. [`combine`] merges the parts.
 
 mod combine;
+mod descale;
 mod forward;
 mod merge;
 mod output;

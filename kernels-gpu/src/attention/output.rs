@@ -1,7 +1,9 @@
 //! Where a packed row's results go, and how they are written.
 
+use super::descale;
 use super::schedule::Unit;
 use crate::abi::{AttentionArguments, CombineArguments, Output};
+use crate::gpu::tile::Element;
 use crate::gpu::{Float2, Float4, divide, math};
 use core::ptr;
 
@@ -182,6 +184,16 @@ impl UnitOutput {
         let first_partial =
             (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(&a)) + u64::from(unit.first_row);
         Self { a, unit, target: Final::from(&a), first_partial }
+    }
+
+    /// `factor` of the unit's outputs, with that of V's values.
+    ///
+    /// # Safety
+    /// The arguments are as the ABI says.
+    #[inline(always)]
+    pub(super) unsafe fn descaled<E: Element>(&self, factor: f32) -> f32 {
+        // SAFETY: the caller's promise.
+        if descale::wanted::<E>() { factor * unsafe { descale::of_v(&self.a, &self.unit) } } else { factor }
     }
 
     /// Rows from the unit's first one to the KV head's last.

@@ -115,6 +115,8 @@ pub(super) struct Sizes {
     pub(super) tile_n: u32,
     /// Where in the block's step this warp's KV tokens start.
     pub(super) warp_token: u32,
+    /// Bytes of an element of K and V.
+    pub(super) element: u32,
 }
 
 /// The chunks that one warp takes, over all units of its block, in order: what is copied ahead.
@@ -158,14 +160,15 @@ impl Walk {
             // SAFETY: the index is in range; the caller's promise.
             unsafe { self.enter(a) };
         }
-        let (k_stride, v_stride) = (a.k_stride_seq * 2, a.v_stride_seq * 2);
+        let bytes = u64::from(self.sizes.element);
+        let (k_stride, v_stride) = (a.k_stride_seq * bytes, a.v_stride_seq * bytes);
         let chunk = Chunk {
             k: self.k,
             v: self.v,
             k_stride,
             v_stride,
-            k_bytes: a.head_dim_qk * 2,
-            v_bytes: a.head_dim_v * 2,
+            k_bytes: a.head_dim_qk * self.sizes.element,
+            v_bytes: a.head_dim_v * self.sizes.element,
             tokens: self.end - self.token,
         };
         self.token += self.sizes.tile_n;
@@ -186,7 +189,8 @@ impl Walk {
         self.token = unit.begin + self.sizes.warp_token;
         let (batch, head, token) = (u64::from(unit.batch), u64::from(unit.kv_head), u64::from(self.token));
         let place = |base: *mut u8, stride_batch, stride_seq, stride_head| -> *const u8 {
-            base.wrapping_add(((batch * stride_batch + token * stride_seq + head * stride_head) * 2) as usize)
+            let element = batch * stride_batch + token * stride_seq + head * stride_head;
+            base.wrapping_add((element * u64::from(self.sizes.element)) as usize)
         };
         self.k = place(a.k, a.k_stride_batch, a.k_stride_seq, a.k_stride_head);
         self.v = place(a.v, a.v_stride_batch, a.v_stride_seq, a.v_stride_head);

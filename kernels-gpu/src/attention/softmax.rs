@@ -2,7 +2,7 @@
 
 use super::schedule::key_limit;
 use crate::abi::AttentionArguments;
-use crate::gpu::tile::{self, Fragment, ROWS};
+use crate::gpu::tile::{self, Element, Fragment, ROWS};
 use crate::gpu::{divide, math};
 
 /// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
@@ -14,17 +14,17 @@ pub(super) struct Rows {
     lowest_limit: u32,
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
-    /// This lane's part of the sum of exp2(score - max).
+    /// This lane's part of the sum of exp2(score - max), scaled by the element's headroom.
     pub(super) sum: [f32; ROWS],
 }
 
 impl Rows {
     /// State before the first key, for the packed rows from `first_row` on.
     #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
+    pub(super) fn new<E: Element>(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
         let mut limit = [0; ROWS];
         for slot in 0..ROWS {
-            limit[slot] = row_limit(a, len, first_row + tile::row(lane, slot));
+            limit[slot] = row_limit(a, len, first_row + E::row(lane, slot));
         }
         // Limits rise with the row.
         let lowest_limit = row_limit(a, len, first_row);
@@ -37,7 +37,7 @@ impl Rows {
     /// # Safety
     /// Every lane of the warp reaches this call.
     #[inline(always)]
-    pub(super) unsafe fn update<const SF: usize, const OF: usize>(
+    pub(super) unsafe fn update<E: Element, const SF: usize, const OF: usize>(
         &mut self,
         scores: &mut [Fragment; SF],
         out: &mut [Fragment; OF],
@@ -50,10 +50,10 @@ impl Rows {
                 scores[f][i] *= scale_log2;
             }
         }
-        if token + (SF * tile::COLUMNS) as u32 > self.lowest_limit {
+        if token + (SF * E::COLUMNS) as u32 > self.lowest_limit {
             for f in 0..SF {
                 for i in 0..4 {
-                    if token + tile::column(lane, f, i) >= self.limit[tile::slot(i)] {
+                    if token + E::column(lane, f, i) >= self.limit[tile::slot(i)] {
                         scores[f][i] = f32::NEG_INFINITY;
                     }
                 }
@@ -69,7 +69,7 @@ impl Rows {
         let mut rescale = [0.0; ROWS];
         for slot in 0..ROWS {
             // SAFETY: the caller's promise.
-            max[slot] = unsafe { tile::row_max(max[slot]) };
+            max[slot] = unsafe { tile::row_max::<E>(max[slot]) };
             rescale[slot] = math::exp2(self.max[slot] - finite(max[slot]));
             self.sum[slot] *= rescale[slot];
         }
@@ -81,13 +81,16 @@ impl Rows {
         }
     }
 
-    /// The weights of two fragments of scores that [`Self::update`] has seen, and takes them into the sum.
+    /// The weights of fragments of scores that [`Self::update`] has seen, scaled by the element's headroom, and takes
+    /// them into the sum. They are rounded to the element's type later: the sum is of what they were.
     #[inline(always)]
-    pub(super) fn weights(&mut self, scores: [Fragment; 2]) -> [Fragment; 2] {
+    pub(super) fn weights<E: Element, const W: usize>(&mut self, scores: [Fragment; W]) -> [Fragment; W] {
         let mut weights = scores;
-        for f in 0..2 {
+        for f in 0..W {
             for i in 0..4 {
-                weights[f][i] = math::exp2(weights[f][i] - finite(self.max[tile::slot(i)]));
+                let below = weights[f][i] - finite(self.max[tile::slot(i)]);
+                // Apart, so that no rounding of the maximum lets a weight exceed the headroom.
+                weights[f][i] = math::exp2(if E::HEADROOM == 0.0 { below } else { below + E::HEADROOM });
                 self.sum[tile::slot(i)] += weights[f][i];
             }
         }

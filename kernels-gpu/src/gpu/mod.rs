@@ -4,8 +4,9 @@
 //!   `cuda_std`.
 //! - `math`: the approximate instructions, and conversions.
 //! - `tile`: matrix products of one warp. A [`tile::Fragment`] is four fp32 values that a lane holds of a
-//!   matrix of query rows by columns (KV tokens, or output dims); `tile::row`, `tile::slot` and
-//!   `tile::column` say which ones. A lane holds parts of `tile::ROWS` rows, `tile::RUN` columns in a row.
+//!   matrix of query rows by columns (KV tokens, or output dims); `tile::slot` and a [`tile::Element`]'s `row`,
+//!   `column` (of scores) and `out_column` say which ones. A lane holds parts of `tile::ROWS` rows, `tile::RUN` columns
+//!   in a row.
 //! - `query`: the query rows as operands.
 //! - `ring`: a ring of KV chunks, of a warp or of the block: start copies, wait for the oldest, compute with it.
 
@@ -42,8 +43,8 @@ pub(crate) struct Chunk {
 pub(crate) trait QuerySource {
     /// The row's first element, aligned to 16 bytes, or `None` for a row of zeros.
     fn row(&self, row: u32) -> Option<*const u8>;
-    /// Head dims that a row has; those beyond are zeros. A multiple of 8.
-    fn dims(&self) -> u32;
+    /// Bytes that a row has, a multiple of 16; what is beyond is zeros.
+    fn bytes(&self) -> u32;
 }
 
 /// Floats that are loaded and stored at once.

@@ -27,7 +27,12 @@ pub(crate) fn triple(target: Target) -> &'static str {
 /// Flags for every crate of the device build, `core` included. The architecture is the portable one:
 /// kernels that need `sm_90a` or `sm_100a` are built for a target of their own.
 pub(crate) fn shared(target: Target) -> Vec<String> {
-    vec![format!("-Ctarget-cpu={}", target.name())]
+    let mut flags = vec![format!("-Ctarget-cpu={}", target.name())];
+    if target == Target::Sm90 {
+        // Matrix products of e4m3 need PTX 8.4 (CUDA 12.4); LLVM's own choice for the architecture is older.
+        flags.push("-Ctarget-feature=+ptx84".into());
+    }
+    flags
 }
 
 /// Flags for the kernels alone.

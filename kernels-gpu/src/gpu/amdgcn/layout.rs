@@ -1,4 +1,4 @@
-//! How rows of 16-bit elements lie in shared memory.
+//! How rows lie in shared memory.
 //!
 //! Copies fill shared memory lane by lane, so there is no room between rows. Where rows begin in the same banks,
 //! those that are read at once must differ in another way: each row's pieces are permuted.

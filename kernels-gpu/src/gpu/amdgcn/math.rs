@@ -7,6 +7,10 @@ unsafe extern "unadjusted" {
     safe fn v_exp_f32(x: f32) -> f32;
     #[link_name = "llvm.amdgcn.log.f32"]
     safe fn v_log_f32(x: f32) -> f32;
+    #[link_name = "llvm.amdgcn.fmed3.f32"]
+    safe fn v_med3_f32(a: f32, b: f32, c: f32) -> f32;
+    #[link_name = "llvm.amdgcn.cvt.pk.fp8.f32"]
+    safe fn v_cvt_pk_fp8_f32(a: f32, b: f32, old: u32, high: bool) -> u32;
 }
 
 #[derive(Clone, Copy)]
@@ -70,4 +74,15 @@ pub(crate) fn pack_f16(low: f32, high: f32) -> u32 {
 #[inline(always)]
 pub(crate) fn opaque(x: u32) -> u32 {
     x
+}
+
+/// Four values rounded to e4m3 (to nearest even), the first in the lowest byte. Beyond 448 it is 448. NaN becomes a
+/// number: a weight that is NaN makes its row's sum NaN, and with it the output. CDNA4 ISA, "V_CVT_PK_FP8_F32".
+#[inline(always)]
+pub(crate) fn pack_e4m3(x: [f32; 4]) -> u32 {
+    /// The largest value; the instruction makes NaN of larger ones.
+    const MAX: f32 = 448.0;
+    let clamp = |x| v_med3_f32(x, -MAX, MAX);
+    let low = v_cvt_pk_fp8_f32(clamp(x[0]), clamp(x[1]), 0, false);
+    v_cvt_pk_fp8_f32(clamp(x[2]), clamp(x[3]), low, true)
 }

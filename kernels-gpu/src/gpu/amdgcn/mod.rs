@@ -4,6 +4,7 @@
 //! used, under the intrinsic's LLVM name. LLVM knows which of them are convergent.
 
 pub(crate) mod copy;
+mod element;
 mod layout;
 pub(crate) mod math;
 pub(crate) mod matrix;

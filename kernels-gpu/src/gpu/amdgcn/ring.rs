@@ -11,9 +11,8 @@
 
 use super::copy::{self, piece_or_zeros};
 use super::layout::{Layout, PIECE, Piece};
-use super::matrix::{Element, load_matrix_transposed};
 use super::query::{Query, load_row};
-use super::tile::{COLUMNS, DEPTH, Fragment};
+use super::tile::{Element, Fragment};
 use super::{shared, thread, warp};
 use crate::gpu::Chunk;
 use core::marker::PhantomData;
@@ -21,7 +20,7 @@ use core::marker::PhantomData;
 /// Bytes that one copy of all lanes fills.
 const PART: u32 = warp::SIZE * PIECE;
 
-/// Ring of `STAGES` chunks of `SF * COLUMNS` KV tokens; K rows of `QF` query fragments, V rows of `OF` output
+/// Ring of `STAGES` chunks of `SF` score fragments' KV tokens; K rows of `QF` query fragments, V rows of `OF` output
 /// fragments. `MEMBERS` threads fill and read it together: a wave, or the block.
 pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32> {
     /// The first stage, and its shared address.
@@ -35,7 +34,7 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     /// Offset of this lane's row and place in reads of K, and in transposing reads of V.
     k_lane: u32,
     v_lane: u32,
-    /// K of the chunk under way, where a wave loads it.
+    /// K of the chunk under way, where a wave loads it, for each product of scores.
     k_ahead: [[[u32; 4]; QF]; SF],
     /// K of the oldest chunk after [`Self::wait`].
     k: [[[u32; 4]; QF]; SF],
@@ -45,13 +44,16 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
 impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32>
     Ring<E, QF, SF, OF, STAGES, MEMBERS>
 {
-    const CHUNK: u32 = (SF * COLUMNS) as u32;
+    const CHUNK: u32 = (SF * E::COLUMNS) as u32;
+    /// Products that give the scores of a chunk, and the outputs of all dims.
+    const SCORES: usize = SF / E::GROUP;
+    const OUTPUTS: usize = OF / E::GROUP;
     const WAVES: u32 = MEMBERS / warp::SIZE;
     const K_IN_SHARED: bool = Self::WAVES > 1;
-    /// A fragment's depth are four pieces, one for each 16 lanes.
-    const K: Layout = Layout { pieces: 4 * QF as u32, unit: 1 };
-    /// A fragment's columns are two pieces, which four lanes read together.
-    const V: Layout = Layout { pieces: 2 * OF as u32, unit: 2 };
+    /// A fragment's depth are so many pieces as lanes share it.
+    const K: Layout = Layout { pieces: E::SHARING * QF as u32, unit: 1 };
+    /// A product's dims are two pieces, which four lanes read together.
+    const V: Layout = Layout { pieces: 2 * Self::OUTPUTS as u32, unit: 2 };
     const V_START: u32 = if Self::K_IN_SHARED { Self::CHUNK * Self::K.pitch() } else { 0 };
     const STAGE: u32 = Self::V_START + Self::CHUNK * Self::V.pitch();
 
@@ -63,13 +65,15 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         const {
             assert!(STAGES == 2, "K of one chunk is kept ahead");
-            assert!(SF.is_multiple_of(2) && COLUMNS * 2 == DEPTH, "two fragments of weights make one operand");
+            assert!(SF.is_multiple_of(E::WEIGHTS) && SF.is_multiple_of(E::GROUP), "weights make whole operands");
+            assert!(QF.is_multiple_of(E::PARTS) && OF.is_multiple_of(E::GROUP), "rows make whole operands");
+            assert!(E::M * E::OPERAND.bytes() == 2 * PIECE, "a product's dims are two pieces");
             assert!((Self::CHUNK * Self::K.pitch()).is_multiple_of(PART), "copies are whole");
             assert!((Self::CHUNK * Self::V.pitch()).is_multiple_of(PART), "copies are whole");
         }
         let lane = warp::lane_id();
-        let (k_row, k_piece) = (lane % 16, lane / 16);
-        let v_row = lane / 4;
+        let (k_row, k_piece) = (lane % E::M, lane / E::M);
+        let (v_row, v_byte) = E::value_place(lane);
         Self {
             memory,
             // SAFETY: the caller's promise.
@@ -78,7 +82,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             read: 0,
             lane,
             k_lane: k_row * Self::K.pitch() + (k_piece ^ Self::K.turn(k_row)) * PIECE,
-            v_lane: v_row * Self::V.pitch() + Self::V.turn(v_row) * PIECE + lane % 4 * 8,
+            v_lane: v_row * Self::V.pitch() + Self::V.turn(v_row) * PIECE + v_byte,
             k_ahead: [[[0; 4]; QF]; SF],
             k: [[[0; 4]; QF]; SF],
             element: PhantomData,
@@ -96,9 +100,10 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         let stage = self.base + self.write;
         // SAFETY: the caller's promise.
         unsafe {
-            self.copy_rows(Self::V, stage + Self::V_START, chunk.v, chunk.v_stride, chunk.v_bytes, chunk.tokens);
+            let Chunk { k, v, k_stride, v_stride, k_bytes, v_bytes, tokens } = chunk;
+            self.copy_rows(Self::V, E::token, stage + Self::V_START, v, v_stride, v_bytes, tokens);
             if Self::K_IN_SHARED {
-                self.copy_rows(Self::K, stage, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
+                self.copy_rows(Self::K, |row| row, stage, k, k_stride, k_bytes, tokens);
             } else {
                 self.load_k(&chunk);
             }
@@ -110,12 +115,23 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         copy::pin();
     }
 
-    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows, and the chunk.
+    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows, and the chunk. `token` says which
+    /// token lies in which row.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn copy_rows(&self, layout: Layout, start: u32, rows: *const u8, stride: u64, bytes: u32, tokens: u32) {
+    #[allow(clippy::too_many_arguments, reason = "two rows of a chunk's numbers")]
+    unsafe fn copy_rows(
+        &self,
+        layout: Layout,
+        token: impl Fn(u32) -> u32,
+        start: u32,
+        rows: *const u8,
+        stride: u64,
+        bytes: u32,
+        tokens: u32,
+    ) {
         let parts = Self::CHUNK * layout.pitch() / PART;
         let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         let wave = if Self::K_IN_SHARED { warp::warp_id() } else { 0 };
@@ -123,8 +139,9 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let part = i * Self::WAVES + wave;
             if parts.is_multiple_of(Self::WAVES) || part < parts {
                 let (row, piece) = layout.filled(part, lane);
-                let source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
-                let source = piece_or_zeros(source, row < tokens && piece * PIECE < bytes);
+                let token = token(row);
+                let source = rows.wrapping_add((u64::from(token) * stride + u64::from(piece * PIECE)) as usize);
+                let source = piece_or_zeros(source, token < tokens && piece * PIECE < bytes);
                 // SAFETY: the piece exists, or zeros are read; the caller's promise.
                 unsafe { copy::copy_16_each(start + part * PART, source) };
             }
@@ -139,11 +156,11 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     #[inline(always)]
     unsafe fn load_k(&mut self, chunk: &Chunk) {
         let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(chunk.k_bytes));
-        for f in 0..SF {
-            let token = (lane % 16 + (f * COLUMNS) as u32).min(chunk.tokens - 1);
+        for f in 0..Self::SCORES {
+            let token = (lane % E::M + f as u32 * E::M).min(chunk.tokens - 1);
             let row = chunk.k.wrapping_add((u64::from(token) * chunk.k_stride) as usize);
             // SAFETY: the row exists.
-            self.k_ahead[f] = unsafe { load_row(row, bytes, lane) };
+            self.k_ahead[f] = unsafe { load_row::<E, QF>(row, bytes, lane) };
         }
     }
 
@@ -173,10 +190,10 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     /// The chunk has arrived, and nothing is under way.
     #[inline(always)]
     unsafe fn read_k(&mut self) {
-        for f in 0..SF {
+        for f in 0..Self::SCORES {
             for depth in 0..QF {
-                let place = Self::K.at(self.read + self.k_lane, 4 * depth as u32);
-                let place = place + (f * COLUMNS) as u32 * Self::K.pitch();
+                let place = Self::K.at(self.read + self.k_lane, E::SHARING * depth as u32);
+                let place = place + f as u32 * E::M * Self::K.pitch();
                 // SAFETY: the place lies in the stage; its rows are aligned to 16 bytes.
                 self.k[f][depth] = unsafe { self.memory.add(place as usize).cast::<Piece>().read() }.0;
             }
@@ -190,14 +207,18 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     #[inline(always)]
     pub(crate) unsafe fn scores<const QT: usize, const IN_SHARED: bool>(
         &self,
-        query: &Query<QF, QT, IN_SHARED>,
+        query: &Query<E, QF, QT, IN_SHARED>,
     ) -> [[Fragment; SF]; QT] {
         let mut scores = [[[0.0; 4]; SF]; QT];
-        for depth in 0..QF {
+        for step in 0..QF / E::PARTS {
+            let parts = step * E::PARTS..(step + 1) * E::PARTS;
             for t in 0..QT {
-                for f in 0..SF {
+                for f in 0..Self::SCORES {
+                    let scores = &mut scores[t][f * E::GROUP..(f + 1) * E::GROUP];
                     // SAFETY: the caller's promise.
-                    unsafe { E::multiply_add(&mut scores[t][f], self.k[f][depth], query.fragments[t][depth]) };
+                    unsafe {
+                        E::multiply_add(scores, &self.k[f][parts.clone()], &query.fragments[t][parts.clone()]);
+                    }
                 }
             }
         }
@@ -206,41 +227,43 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         scores
     }
 
-    /// Adds the product of the weights of the oldest chunk's tokens in two fragments, the `step`-th ones, and their V
+    /// Adds the product of the weights of the oldest chunk's tokens in `W` fragments, the `step`-th ones, and their V
     /// to `out`.
     ///
     /// # Safety
     /// As for [`Self::scores`].
     #[inline(always)]
-    pub(crate) unsafe fn accumulate<const QT: usize>(
+    pub(crate) unsafe fn accumulate<const QT: usize, const W: usize>(
         &self,
         step: usize,
-        weights: &[[Fragment; 2]; QT],
+        weights: &[[Fragment; W]; QT],
         out: &mut [[Fragment; OF]; QT],
     ) {
+        /// Rows that a transposing read takes.
+        const ROWS: usize = 16;
         let lane = self.base + self.read + Self::V_START + self.v_lane;
-        // Lane `l` holds the weights of tokens `4 * (l / 16)` and the three after, of two fragments. They are the
-        // operand of one product, whose depth thus counts the tokens in this order; V is read in it too.
-        let mut b = [[0; 4]; QT];
+        let mut b = [[[0; 4]; 2]; QT];
         for t in 0..QT {
-            let [p, r] = weights[t];
-            b[t] = [E::pack(p[0], p[1]), E::pack(p[2], p[3]), E::pack(r[0], r[1]), E::pack(r[2], r[3])];
+            b[t] = E::weight_operand(&weights[t]);
         }
-        let mut v = [[0; 4]; OF];
-        for f in 0..OF {
-            let address = Self::V.at(lane, 2 * f as u32) + (2 * step * COLUMNS) as u32 * Self::V.pitch();
-            // SAFETY: the caller's promise; the addresses lie in the stage.
-            let (first, second) = unsafe {
-                (load_matrix_transposed(address), load_matrix_transposed(address + COLUMNS as u32 * Self::V.pitch()))
-            };
-            v[f] = [first[0], first[1], second[0], second[1]];
+        let mut v = [[[0; 4]; 2]; OF];
+        for f in 0..Self::OUTPUTS {
+            for read in 0..W * E::COLUMNS / ROWS {
+                let row = step * W * E::COLUMNS + read * ROWS;
+                let address = Self::V.at(lane, 2 * f as u32) + row as u32 * Self::V.pitch();
+                // SAFETY: the caller's promise; the address lies in the stage.
+                let values = unsafe { E::load_values(address) };
+                v[f][read / 2][read % 2 * 2] = values[0];
+                v[f][read / 2][read % 2 * 2 + 1] = values[1];
+            }
         }
         // All reads are started before the first product: LLVM would wait for each in turn.
         copy::pin();
-        for f in 0..OF {
+        for f in 0..Self::OUTPUTS {
             for t in 0..QT {
+                let out = &mut out[t][f * E::GROUP..(f + 1) * E::GROUP];
                 // SAFETY: the caller's promise.
-                unsafe { E::multiply_add(&mut out[t][f], v[f], b[t]) };
+                unsafe { E::multiply_add(out, &v[f][..E::PARTS], &b[t][..E::PARTS]) };
             }
         }
     }

@@ -64,3 +64,33 @@ pub(crate) fn pack_f16(low: f32, high: f32) -> u32 {
     }
     packed
 }
+
+/// Four values rounded to e4m3, the first in the lowest byte. Beyond 448 it is 448; NaN stays NaN.
+/// PTX ISA, "cvt.rn.satfinite.e4m3x2.f32".
+#[inline(always)]
+pub(crate) fn pack_e4m3(x: [f32; 4]) -> u32 {
+    let packed: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("{{ .reg .b16 low, high;",
+            "cvt.rn.satfinite.e4m3x2.f32 low, {2}, {1};",
+            "cvt.rn.satfinite.e4m3x2.f32 high, {4}, {3};",
+            "mov.b32 {0}, {{low, high}}; }}",
+            out(reg32) packed, in(reg32) x[0], in(reg32) x[1], in(reg32) x[2], in(reg32) x[3],
+            options(nostack, pure, nomem));
+    }
+    packed
+}
+
+/// Four bytes of eight: the digits of `selector`, from the lowest on, number them from those of `low`.
+/// PTX ISA, "prmt".
+#[inline(always)]
+pub(crate) fn permute(low: u32, high: u32, selector: u32) -> u32 {
+    let permuted: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("prmt.b32 {0}, {1}, {2}, {3};",
+            out(reg32) permuted, in(reg32) low, in(reg32) high, in(reg32) selector, options(nostack, pure, nomem));
+    }
+    permuted
+}

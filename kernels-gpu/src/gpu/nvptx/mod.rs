@@ -4,6 +4,7 @@
 //! together is not, because LLVM does not treat inline assembly as convergent and might move it.
 
 pub(crate) mod copy;
+mod element;
 pub(crate) mod math;
 pub(crate) mod matrix;
 pub(crate) mod query;

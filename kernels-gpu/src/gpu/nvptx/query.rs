@@ -3,23 +3,25 @@
 
 use super::matrix::load_matrix_x4;
 use super::ring::{PIECE, further, swizzled};
-use super::tile::{DEPTH, ROWS};
+use super::tile::{Element, ROWS};
 use super::{shared, thread, warp};
 use crate::abi::Geometry;
 use crate::gpu::{Float4, QuerySource};
+use core::marker::PhantomData;
 
-/// `QT` times 16 query rows of `QF * DEPTH` dims.
-pub(crate) struct Query<const QF: usize, const QT: usize, const IN_SHARED: bool> {
+/// `QT` times 16 query rows of `QF` fragments.
+pub(crate) struct Query<E, const QF: usize, const QT: usize, const IN_SHARED: bool> {
     /// Fragments of the lane, where they are in registers.
     fragments: [[[u32; 4]; QF]; QT],
     /// Shared address of the lane's row and piece in the first fragment, where they are in shared memory.
     address: u32,
     /// Bytes between the first rows of two tiles.
     tile_bytes: u32,
+    element: PhantomData<E>,
 }
 
-impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_SHARED> {
-    const PITCH: u32 = Geometry::row_bytes((QF * DEPTH) as u32);
+impl<E: Element, const QF: usize, const QT: usize, const IN_SHARED: bool> Query<E, QF, QT, IN_SHARED> {
+    const PITCH: u32 = Geometry::row_bytes(E::OPERAND, (QF * E::DEPTH) as u32);
 
     /// Loads the warp's rows: tile `t` starts at row `first + t * stride` of the block's. In shared memory the
     /// block holds `block_rows` rows at `memory`.
@@ -36,7 +38,8 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
         memory: *mut u8,
     ) -> Self {
         let lane = warp::lane_id();
-        let mut query = Self { fragments: [[[0; 4]; QF]; QT], address: 0, tile_bytes: stride * Self::PITCH };
+        let fragments = [[[0; 4]; QF]; QT];
+        let mut query = Self { fragments, address: 0, tile_bytes: stride * Self::PITCH, element: PhantomData };
         if IN_SHARED {
             // SAFETY: the caller's promise.
             unsafe {
@@ -51,16 +54,17 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
         }
         for t in 0..QT {
             for slot in 0..ROWS {
-                if let Some(row) = source.row(first + t as u32 * stride + super::tile::row(lane, slot)) {
+                if let Some(row) = source.row(first + t as u32 * stride + E::row(lane, slot)) {
                     let words = row.cast::<u32>();
                     for f in 0..QF {
-                        let word = f * DEPTH / 2 + (lane % 4) as usize;
+                        // Eight words of a row are one fragment's.
+                        let word = 8 * f + (lane % 4) as usize;
                         // SAFETY: only words that the row has.
                         unsafe {
-                            if ((2 * word) as u32) < source.dims() {
+                            if ((4 * word) as u32) < source.bytes() {
                                 query.fragments[t][f][slot] = *words.add(word);
                             }
-                            if ((2 * word + 8) as u32) < source.dims() {
+                            if ((4 * word + 16) as u32) < source.bytes() {
                                 query.fragments[t][f][slot + 2] = *words.add(word + 4);
                             }
                         }
@@ -77,13 +81,13 @@ impl<const QF: usize, const QT: usize, const IN_SHARED: bool> Query<QF, QT, IN_S
     /// As for [`Self::load`].
     #[inline(always)]
     unsafe fn stage(source: &impl QuerySource, block_rows: u32, memory: *mut u8) {
-        let pieces = (QF * DEPTH) as u32 / 8;
+        let pieces = QF as u32 * 2;
         let mut item = thread::thread_idx_x();
         while item < block_rows * pieces {
             let (row, piece) = (item / pieces, item % pieces);
             let mut value = Float4([0.0; 4]);
             if let Some(row_start) = source.row(row)
-                && piece * 8 < source.dims()
+                && piece * PIECE < source.bytes()
             {
                 // SAFETY: the row has the piece.
                 value = unsafe { row_start.cast::<Float4>().add(piece as usize).read() };

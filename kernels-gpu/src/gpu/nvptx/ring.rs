@@ -4,9 +4,9 @@
 //! 16 bytes; piece `p` of row `r` lies in place [`swizzled`]`(p, r)`, so that the eight rows which one phase of
 //! `ldmatrix` reads, and the pieces which one copy writes, lie in different banks.
 
-use super::matrix::{Element, load_matrix_x4, load_matrix_x4_transposed};
+use super::matrix::{load_matrix_x4, load_matrix_x4_transposed};
 use super::query::Query;
-use super::tile::{COLUMNS, DEPTH, Fragment};
+use super::tile::{COLUMNS, Element, Fragment};
 use super::{copy, shared, thread, warp};
 use crate::abi::Geometry;
 use crate::gpu::Chunk;
@@ -21,7 +21,7 @@ pub(super) const fn swizzled(piece: u32, row: u32) -> u32 {
     piece ^ (row % 8)
 }
 
-/// Goes `pieces` pieces, an even number, further in a row of which the address `start` is that of piece 0 or 1.
+/// Goes `pieces` pieces further in a row of which the address `start` is that of piece 0, or, where `pieces` is even, 1.
 /// Rows are whole lines of 128 bytes, so the swizzle stays within bits 4 to 6.
 #[inline(always)]
 pub(super) const fn further(start: u32, pieces: u32) -> u32 {
@@ -48,8 +48,10 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     Ring<E, QF, SF, OF, STAGES, MEMBERS>
 {
     const CHUNK: u32 = (SF * COLUMNS) as u32;
-    const K_PITCH: u32 = Geometry::row_bytes((QF * DEPTH) as u32);
-    const V_PITCH: u32 = Geometry::row_bytes((OF * COLUMNS) as u32);
+    const K_PITCH: u32 = Geometry::row_bytes(E::OPERAND, (QF * E::DEPTH) as u32);
+    const V_PITCH: u32 = Geometry::row_bytes(E::OPERAND, (OF * COLUMNS) as u32);
+    const K_PIECES: u32 = QF as u32 * 2;
+    const V_PIECES: u32 = (OF * COLUMNS) as u32 * E::OPERAND.bytes() / PIECE;
     const V_START: u32 = Self::CHUNK * Self::K_PITCH;
     const STAGE: u32 = Self::V_START + Self::CHUNK * Self::V_PITCH;
 
@@ -61,6 +63,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         let lane = warp::lane_id();
         let (matrix, row) = (lane / 8, lane % 8);
+        let v_matrices = E::WEIGHTS as u32;
         Self {
             // SAFETY: the caller's promise.
             base: unsafe { shared::address(memory) },
@@ -68,8 +71,8 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             read: 0,
             // K: matrices 0, 1 are the two depth halves of 8 tokens, 2, 3 those of the next 8.
             k_lane: (matrix / 2 * 8 + row) * Self::K_PITCH + swizzled(matrix % 2, row) * PIECE,
-            // V, transposed: matrices 0, 1 are 8 dims of two groups of 8 tokens, 2, 3 the next 8 dims.
-            v_lane: (matrix % 2 * 8 + row) * Self::V_PITCH + swizzled(matrix / 2, row) * PIECE,
+            // V, transposed: of 16 dims, 8 tokens a matrix for all of an operand's, then those of the next piece.
+            v_lane: (matrix % v_matrices * 8 + row) * Self::V_PITCH + swizzled(matrix / v_matrices, row) * PIECE,
             element: PhantomData,
         }
     }
@@ -85,15 +88,9 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let stage = self.base + self.write;
             // SAFETY: the caller's promise; the rows lie in the stage.
             unsafe {
-                self.copy_rows::<QF, DEPTH>(stage, Self::K_PITCH, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
-                self.copy_rows::<OF, COLUMNS>(
-                    stage + Self::V_START,
-                    Self::V_PITCH,
-                    chunk.v,
-                    chunk.v_stride,
-                    chunk.v_bytes,
-                    chunk.tokens,
-                );
+                let Chunk { k, v, k_stride, v_stride, k_bytes, v_bytes, tokens } = chunk;
+                self.copy_rows(Self::K_PIECES, stage, Self::K_PITCH, k, k_stride, k_bytes, tokens);
+                self.copy_rows(Self::V_PIECES, stage + Self::V_START, Self::V_PITCH, v, v_stride, v_bytes, tokens);
             }
             self.write += Self::STAGE;
             if self.write == STAGES as u32 * Self::STAGE {
@@ -103,14 +100,15 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         copy::commit_group();
     }
 
-    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows of `FRAGMENTS * DIMS` elements,
-    /// and the chunk.
+    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows of `pieces` pieces, and the chunk.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn copy_rows<const FRAGMENTS: usize, const DIMS: usize>(
+    #[allow(clippy::too_many_arguments, reason = "two rows of a chunk's numbers")]
+    unsafe fn copy_rows(
         &self,
+        pieces: u32,
         start: u32,
         pitch: u32,
         rows: *const u8,
@@ -118,7 +116,6 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         bytes: u32,
         tokens: u32,
     ) {
-        let pieces = (FRAGMENTS * DIMS) as u32 * 2 / PIECE;
         // Rows that the members copy at once: a power of two, which divides the chunk.
         let step = (MEMBERS / pieces + 1).next_power_of_two() / 2;
         let member = if MEMBERS == warp::SIZE { warp::lane_id() } else { thread::thread_idx_x() };
@@ -183,7 +180,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     #[inline(always)]
     pub(crate) unsafe fn scores<const QT: usize, const IN_SHARED: bool>(
         &self,
-        query: &Query<QF, QT, IN_SHARED>,
+        query: &Query<E, QF, QT, IN_SHARED>,
     ) -> [[Fragment; SF]; QT] {
         let mut scores = [[[0.0; 4]; SF]; QT];
         let lane = self.base + self.read + self.k_lane;
@@ -208,32 +205,34 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         scores
     }
 
-    /// Adds the product of the weights of the oldest chunk's tokens in two fragments, the `step`-th ones, and their V
+    /// Adds the product of the weights of the oldest chunk's tokens in `W` fragments, the `step`-th ones, and their V
     /// to `out`.
     ///
     /// # Safety
     /// As for [`Self::scores`].
     #[inline(always)]
-    pub(crate) unsafe fn accumulate<const QT: usize>(
+    pub(crate) unsafe fn accumulate<const QT: usize, const W: usize>(
         &self,
         step: usize,
-        weights: &[[Fragment; 2]; QT],
+        weights: &[[Fragment; W]; QT],
         out: &mut [[Fragment; OF]; QT],
     ) {
-        let lane = self.base + self.read + Self::V_START + self.v_lane + step as u32 * 16 * Self::V_PITCH;
-        // The fragments of two products are, lane by lane, the first operand of the next one.
+        let lane = self.base + self.read + Self::V_START + self.v_lane + (step * W * COLUMNS) as u32 * Self::V_PITCH;
         let mut a = [[0; 4]; QT];
         for t in 0..QT {
-            let [p, r] = weights[t];
-            a[t] = [E::pack(p[0], p[1]), E::pack(p[2], p[3]), E::pack(r[0], r[1]), E::pack(r[2], r[3])];
+            a[t] = E::weight_operand(&weights[t]);
         }
-        for dims in 0..OF / 2 {
-            // SAFETY: the caller's promise; the address lies in the stage.
+        for pair in 0..OF / 2 {
+            // SAFETY: the caller's promise; the address lies in the stage. 16 dims are as many pieces as an element
+            // has bytes.
             unsafe {
-                let v = load_matrix_x4_transposed(further(lane, dims as u32 * 2));
+                let v = load_matrix_x4_transposed(further(lane, pair as u32 * E::OPERAND.bytes()));
+                let [first, second] = E::value_operands(v);
                 for t in 0..QT {
-                    E::multiply_add(&mut out[t][2 * dims], &a[t], [v[0], v[1]]);
-                    E::multiply_add(&mut out[t][2 * dims + 1], &a[t], [v[2], v[3]]);
+                    let mut results = E::results([out[t][2 * pair], out[t][2 * pair + 1]]);
+                    E::multiply_add(&mut results[0], &a[t], first);
+                    E::multiply_add(&mut results[1], &a[t], second);
+                    [out[t][2 * pair], out[t][2 * pair + 1]] = E::results(results);
                 }
             }
         }

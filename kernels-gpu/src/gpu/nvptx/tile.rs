@@ -1,27 +1,17 @@
 //! Products of 16 query rows, and what a lane holds of them (PTX ISA, "Matrix fragments for mma.m16n8k16").
 
-pub(crate) use super::matrix::{Bf16, Element, F16};
+pub(crate) use super::element::{Bf16, E4m3, Element, F16};
 use super::{math, warp};
 
-/// Query rows of a product.
-pub(crate) const M: u32 = 16;
 /// Rows that a lane holds a part of.
 pub(crate) const ROWS: usize = 2;
 /// Columns of one fragment.
 pub(crate) const COLUMNS: usize = 8;
 /// Consecutive columns of one row among a fragment's elements.
 pub(crate) const RUN: usize = 2;
-/// Head dims of one query fragment.
-pub(crate) const DEPTH: usize = 16;
 
 /// What a lane holds of a 16 x `COLUMNS` fp32 matrix.
 pub(crate) type Fragment = [f32; 4];
-
-/// Row of the product that the lane's slot `slot` stands for.
-#[inline(always)]
-pub(crate) fn row(lane: u32, slot: usize) -> u32 {
-    lane / 4 + 8 * slot as u32
-}
 
 /// Slot that element `i` of a fragment belongs to.
 #[inline(always)]
@@ -29,18 +19,12 @@ pub(crate) const fn slot(i: usize) -> usize {
     i / 2
 }
 
-/// Column of element `i` of fragment `fragment`.
-#[inline(always)]
-pub(crate) fn column(lane: u32, fragment: usize, i: usize) -> u32 {
-    (fragment * COLUMNS + i % 2) as u32 + lane % 4 * 2
-}
-
 /// The largest value among the lanes that hold the same rows.
 ///
 /// # Safety
 /// Every lane of the warp reaches this call.
 #[inline(always)]
-pub(crate) unsafe fn row_max(mut x: f32) -> f32 {
+pub(crate) unsafe fn row_max<E: Element>(mut x: f32) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         x = math::max(x, warp::warp_shuffle_xor(x, 1));
@@ -53,7 +37,7 @@ pub(crate) unsafe fn row_max(mut x: f32) -> f32 {
 /// # Safety
 /// Every lane of the warp reaches this call.
 #[inline(always)]
-pub(crate) unsafe fn row_sum(mut x: f32) -> f32 {
+pub(crate) unsafe fn row_sum<E: Element>(mut x: f32) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         x += warp::warp_shuffle_xor(x, 1);
