@@ -4,7 +4,8 @@ use fastrand::Rng;
 use rayon::prelude::*;
 
 use crate::case::{Case, Data};
-use crate::places::{Place, Places};
+use crate::numeric::Format;
+use crate::places::Places;
 use crate::reference::{Attention, View};
 use crate::tolerance::Row;
 
@@ -16,6 +17,8 @@ pub struct Tensors {
     pub buffers: Vec<Vec<u8>>,
     /// Where the tensors lie in them.
     pub places: Places,
+    /// With e4m3: the factors of Q, K and V, one or `[batch, kv_heads]`; else none.
+    pub descales: [Vec<f32>; 3],
 }
 
 /// Elements of V that [`mark`] sets: two.
@@ -30,7 +33,7 @@ impl Tensors {
     /// The tensors of `case`; what must not matter has the value `filling`.
     pub fn filled(case: &Case, filling: f32) -> Self {
         let mut tensors = Self::blank(case, filling);
-        let Self { buffers, places } = &mut tensors;
+        let Self { buffers, places, descales } = &mut tensors;
         let (queries, lengths, size) = (case.query_lengths(), case.lengths(), case.format.size());
         let parts = [(&places.q, &queries), (&places.k, &lengths), (&places.v, &lengths)];
         for (tensor, (place, lengths)) in parts.into_iter().enumerate() {
@@ -41,6 +44,9 @@ impl Tensors {
                 for position in 0..length {
                     for head in 0..heads {
                         fill(case, tensor, sequence * heads + head, position, &mut rng, &mut values);
+                        let kv_head = head * case.kv_heads / heads;
+                        let descale = descale(&descales[tensor], sequence * case.kv_heads + kv_head);
+                        values.iter_mut().for_each(|value| *value /= descale);
                         let start = place.start(sequence, position, head) * size;
                         let vector = buffers[place.buffer][start..start + dim * size].chunks_exact_mut(size);
                         vector.zip(&values).for_each(|(element, value)| case.format.encode(*value, element));
@@ -56,13 +62,27 @@ impl Tensors {
         let places = case.places();
         let mut element = vec![0; case.format.size()];
         case.format.encode(filling, &mut element);
-        Self { buffers: places.sizes().map(|size| element.repeat(size)).collect(), places }
+        let descales = if case.format == Format::E4m3 {
+            // Products of them are no powers of two: nothing comes out right by leaving one out.
+            let factors = |tensor: usize| {
+                let heads = if case.per_head[tensor] { case.batch * case.kv_heads } else { 1 };
+                (0..heads).map(|head| [0.25, 0.375, 0.75][tensor] * (1.0 + (head % 5) as f32 / 4.0)).collect()
+            };
+            [factors(0), factors(1), factors(2)]
+        } else {
+            Default::default()
+        };
+        Self { buffers: places.sizes().map(|size| element.repeat(size)).collect(), places, descales }
     }
 
     /// One sequence of these, for `alone`, a case with that sequence only (and no more KV tokens than here).
     pub fn sequence(&self, index: usize, alone: &Case) -> Self {
         let mut tensors = Self::blank(alone, f32::NAN);
         let size = alone.format.size();
+        for (from, to) in self.descales.iter().zip(&mut tensors.descales) {
+            let heads = to.len();
+            *to = if from.len() == 1 { from.clone() } else { from[index * heads..][..heads].to_vec() };
+        }
         let (here, there) = (&self.places, &tensors.places);
         let (queries, length) = (alone.query_lengths()[0], alone.lengths()[0]);
         for (from, to, length) in
@@ -77,15 +97,38 @@ impl Tensors {
         tensors
     }
 
+    /// The values of Q's buffer, of K's and of V's, with the factors of their vectors.
+    fn decoded(&self, case: &Case) -> [Vec<f64>; 3] {
+        let lengths = [case.query_lengths(), case.lengths(), case.lengths()];
+        let places = [&self.places.q, &self.places.k, &self.places.v];
+        std::array::from_fn(|tensor| {
+            let place = places[tensor];
+            let mut values = case.format.decode(&self.buffers[place.buffer]);
+            if self.descales[tensor].is_empty() {
+                return values;
+            }
+            let [_, _, heads, dim] = place.shape;
+            for (sequence, &length) in lengths[tensor].iter().enumerate() {
+                for (position, head) in (0..length).flat_map(|s| (0..heads).map(move |h| (s, h))) {
+                    let kv_head = head * case.kv_heads / heads;
+                    let descale = descale(&self.descales[tensor], sequence * case.kv_heads + kv_head);
+                    let vector = &mut values[place.start(sequence, position, head)..][..dim];
+                    vector.iter_mut().for_each(|value| *value *= f64::from(descale));
+                }
+            }
+            values
+        })
+    }
+
     /// What the output should be: the rows of [`Case::rows`].
     pub fn expected(&self, case: &Case) -> Vec<Row> {
-        let decoded: Vec<Vec<f64>> = self.buffers.iter().map(|buffer| case.format.decode(buffer)).collect();
-        let view = |place| view(&decoded, place);
+        let decoded = self.decoded(case);
+        let view = |tensor: usize, place| View { values: &decoded[tensor], place };
         let sinks = case.sinks();
         let attention = Attention {
-            q: view(&self.places.q),
-            k: view(&self.places.k),
-            v: view(&self.places.v),
+            q: view(0, &self.places.q),
+            k: view(1, &self.places.k),
+            v: view(2, &self.places.v),
             queries: &case.query_lengths(),
             lengths: &case.lengths(),
             heads: case.heads(),
@@ -96,6 +139,15 @@ impl Tensors {
             sinks: sinks.as_deref(),
         };
         case.rows().into_par_iter().map(|row| Row::new(&attention, row, case.format, case.output)).collect()
+    }
+}
+
+/// The factor of sequence and KV head `head`.
+fn descale(factors: &[f32], head: usize) -> f32 {
+    match factors {
+        [] => 1.0,
+        [factor] => *factor,
+        _ => factors[head],
     }
 }
 
@@ -146,8 +198,4 @@ fn normal(rng: &mut Rng) -> f32 {
     let bits = rng.u64(..);
     let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
     (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()
-}
-
-fn view<'a>(decoded: &'a [Vec<f64>], place: &'a Place) -> View<'a> {
-    View { values: &decoded[place.buffer], place }
 }

@@ -61,6 +61,8 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
         ("more of these than one", Feature::ALL.iter().filter(|feature| feature.is_in(case)).count() > 1),
         ("pages smaller than 16 tokens", matches!(case.kv, Kv::Paged { page_size: ..16, .. })),
         ("pages shared", matches!(case.kv, Kv::Paged { shared: 1.., .. })),
+        ("e4m3", case.format == Format::E4m3),
+        ("e4m3 with factors per head", case.per_head.contains(&true)),
         ("f16", case.format == Format::F16),
         ("fp32 output", case.output == Format::F32),
         ("with LSE", case.lse),

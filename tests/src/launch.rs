@@ -1,7 +1,7 @@
 //! Runs a case on a device, with guards around all memory, and everything that is to be written poisoned.
 
 use splitkv::{
-    BlockShape, Buffer, DType, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan,
+    BlockShape, Buffer, DType, Descale, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan,
 };
 
 use crate::case::{Case, Lengths, Queries, Shape, Splits, starts};
@@ -25,6 +25,7 @@ impl From<Format> for DType {
             Format::Bf16 => Self::Bf16,
             Format::F16 => Self::F16,
             Format::F32 => Self::F32,
+            Format::E4m3 => Self::E4m3,
         }
     }
 }
@@ -43,6 +44,8 @@ pub fn problem(case: &Case) -> Problem {
         .causal(case.causal)
         .kv_lens(kv_lens)
         .lse(case.lse);
+    let [q, k, v] = case.per_head.map(|per_head| if per_head { Descale::PerHead } else { Descale::PerTensor });
+    let problem = problem.descales(q, k, v);
     match case.scale {
         Some(scale) => problem.scale(scale),
         None => problem,
@@ -117,6 +120,8 @@ pub struct Launch {
     k: Tensor,
     v: Tensor,
     kv_lens: Option<Tensor>,
+    /// Factors of Q, K and V; with e4m3.
+    descales: Option<[Tensor; 3]>,
     o_tensor: Tensor,
     lse_tensor: Option<Tensor>,
     inputs: Vec<Guarded>,
@@ -143,6 +148,14 @@ impl Launch {
             }
             _ => None,
         };
+        let descale = |tensor: usize| {
+            let shape: &[usize] = if case.per_head[tensor] { &[case.batch, case.kv_heads] } else { &[1] };
+            Tensor::from_host(device, &tensors.descales[tensor], shape)
+        };
+        let descales = match case.format {
+            Format::E4m3 => Some([descale(0)?, descale(1)?, descale(2)?]),
+            _ => None,
+        };
         let o_place = case.output_place();
         let o = Guarded::new(site, &vec![POISON; o_place.end() * case.output.size()])?;
         let queries: usize = case.query_lengths().iter().sum();
@@ -165,6 +178,7 @@ impl Launch {
             k: input(&tensors.places.k)?,
             v: input(&tensors.places.v)?,
             kv_lens,
+            descales,
             o_tensor: o.tensor(case.output, &o_place)?,
             o,
             lse,
@@ -240,7 +254,29 @@ impl Launch {
         Ok(tensor.buffer().write(tensor.offset(), &bytes)?)
     }
 
+    /// Gives Q, K or V (`tensor` 0, 1 or 2) other factors.
+    ///
+    /// # Errors
+    /// The library's.
+    ///
+    /// # Panics
+    /// If the case is not of e4m3.
+    pub fn set_descales(&self, tensor: usize, factors: &[f32]) -> Result<(), Failure> {
+        let tensor = &self.descales.as_ref().expect("factors")[tensor];
+        let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+        Ok(tensor.buffer().write(tensor.offset(), &bytes)?)
+    }
+
+    /// Factors of Q, K and V; with e4m3.
+    pub fn descales(&self) -> Option<&[Tensor; 3]> {
+        self.descales.as_ref()
+    }
+
     fn enqueue(&mut self) -> splitkv::Result<()> {
+        let [q_descale, k_descale, v_descale] = match &self.descales {
+            Some(descales) => descales.each_ref().map(Some),
+            None => [None; 3],
+        };
         let inputs = Inputs {
             q: &self.q,
             k: &self.k,
@@ -248,6 +284,9 @@ impl Launch {
             o: &self.o_tensor,
             lse: self.lse_tensor.as_ref(),
             kv_lens: self.kv_lens.as_ref(),
+            q_descale,
+            k_descale,
+            v_descale,
         };
         self.executor.run(&self.stream, &inputs)
     }

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+use splitkv::E4m3;
 
 /// A number format of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +13,8 @@ pub enum Format {
     F16,
     /// IEEE binary32; output only.
     F32,
+    /// 8-bit float e4m3; input only.
+    E4m3,
 }
 
 impl Format {
@@ -20,6 +23,7 @@ impl Format {
         match self {
             Self::Bf16 | Self::F16 => 2,
             Self::F32 => 4,
+            Self::E4m3 => 1,
         }
     }
 
@@ -29,6 +33,7 @@ impl Format {
             Self::Bf16 => 2f64.powi(-8),
             Self::F16 => 2f64.powi(-11),
             Self::F32 => 2f64.powi(-24),
+            Self::E4m3 => 2f64.powi(-4),
         }
     }
 
@@ -39,6 +44,15 @@ impl Format {
             Self::Bf16 => 2f64.powi(-134),
             Self::F16 => 2f64.powi(-25),
             Self::F32 => 2f64.powi(-150),
+            Self::E4m3 => 2f64.powi(-10),
+        }
+    }
+
+    /// What weights, of which a row's largest is 1, are multiplied by before they are rounded to the format.
+    pub fn weight_scale(self) -> f64 {
+        match self {
+            Self::Bf16 | Self::F16 | Self::F32 => 1.0,
+            Self::E4m3 => 256.0,
         }
     }
 
@@ -48,6 +62,8 @@ impl Format {
             Self::Bf16 => bf16::from_f64(x).to_f64(),
             Self::F16 => f16::from_f64(x).to_f64(),
             Self::F32 => f64::from(x as f32),
+            // No value of interest is so close to a tie that rounding twice matters.
+            Self::E4m3 => f64::from(E4m3::from_f32(x as f32).to_f32()),
         }
     }
 
@@ -60,6 +76,7 @@ impl Format {
             Self::Bf16 => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
             Self::F16 => bytes.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
             Self::F32 => bytes.copy_from_slice(&x.to_le_bytes()),
+            Self::E4m3 => bytes.copy_from_slice(&[E4m3::from_f32(x).to_bits()]),
         }
     }
 
@@ -73,6 +90,7 @@ impl Format {
                 assert!(rest.is_empty(), "{} bytes are no whole number of f32", bytes.len());
                 words.iter().map(|word| f64::from(f32::from_le_bytes(*word))).collect()
             }
+            Self::E4m3 => bytes.iter().map(|bits| f64::from(E4m3::from_bits(*bits).to_f32())).collect(),
         }
     }
 }

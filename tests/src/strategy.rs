@@ -39,17 +39,19 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
     let shape = (batches(), kv_heads(), groups(), queries(), tokens(), fractions());
     let numbers = (formats(), any::<bool>(), prop::bool::weighted(0.4), scales(), prop::bool::weighted(0.7));
     let rest = (splits(), layouts(), data(), any::<u64>(), budgets(budget));
-    let kernel = (head_dims(), block_shapes(), q_tiles());
+    let kernel = (head_dims(), block_shapes(), q_tiles(), any::<[bool; 3]>());
     let served = (windows(), softcaps(), sinks(), kept(packed_queries(), 0.25), kv_forms());
     (shape, numbers, rest, kernel, served).prop_map(|(shape, numbers, rest, kernel, served)| {
         let (batch, kv_heads, group, sq, sk, fractions) = shape;
         let (window, softcap, sink, queries, kv) = served;
         let (format, wide_output, causal, scale, lse) = numbers;
         let (splits, layout, data, seed, budget) = rest;
-        let ((head_dim_qk, head_dim_v), block_shape, q_tiles) = kernel;
+        let ((head_dim_qk, head_dim_v), block_shape, q_tiles, per_head) = kernel;
+        let per_head = per_head.map(|per_head| per_head && format == Format::E4m3);
         let mut case = Case {
             format,
-            output: if wide_output { Format::F32 } else { format },
+            output: if wide_output { Format::F32 } else { narrow(format, seed) },
+            per_head,
             causal,
             scale,
             lse,
@@ -65,6 +67,9 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
             sink,
             ..Case::new(batch, sq, sk, kv_heads, group)
         };
+        if format == Format::E4m3 {
+            fit_e4m3(&mut case);
+        }
         case.q_tiles = q_tiles.filter(|&q_tiles| q_tiles <= most_q_tiles(&case));
         fit(&mut case, budget);
         if let Some((fractions, known)) = queries {
@@ -76,6 +81,29 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
         feature::withhold(&mut case);
         case
     })
+}
+
+/// A 16-bit format of O for this format of the inputs.
+fn narrow(format: Format, seed: u64) -> Format {
+    match format {
+        Format::E4m3 if seed.is_multiple_of(2) => Format::F16,
+        Format::E4m3 => Format::Bf16,
+        format => format,
+    }
+}
+
+/// Makes an e4m3 case one that there are kernels for: narrower head dims in whole pieces of 16 bytes, and no splits
+/// where the mask forbids them.
+fn fit_e4m3(case: &mut Case) {
+    for dim in [&mut case.head_dim_qk, &mut case.head_dim_v] {
+        *dim = dim.next_multiple_of(16).min(192);
+    }
+    if case.is_causal_e4m3() {
+        case.splits = match case.splits {
+            Splits::Exact(_) => Splits::Exact(1),
+            Splits::Auto | Splits::Tokens(_) => Splits::Auto,
+        };
+    }
 }
 
 /// Makes a case smaller until it is within `budget`: less of what there is most of, sequences, heads or query tiles,
@@ -198,7 +226,7 @@ fn scales() -> impl Strategy<Value = Option<f32>> {
 }
 
 fn formats() -> impl Strategy<Value = Format> {
-    prop_oneof![Just(Format::Bf16), Just(Format::F16)]
+    prop_oneof![2 => Just(Format::Bf16), 2 => Just(Format::F16), 1 => Just(Format::E4m3)]
 }
 
 /// Windows: nothing but the own key, about a tile, anything.

@@ -69,7 +69,7 @@ impl Row {
         let mut spread = vec![0.0; o.len()];
         for (key, score) in scores.iter().enumerate() {
             let relative = format.roundoff() + score_error;
-            let error = (score - lse).exp() * relative + format.underflow() * (max - lse).exp();
+            let error = (score - lse).exp() * relative + format.underflow() / format.weight_scale() * (max - lse).exp();
             total_error += error;
             for ((spread, v), o) in spread.iter_mut().zip(value(key)).zip(&o) {
                 *spread += (error * (v - o)).powi(2);
@@ -86,8 +86,8 @@ impl Row {
     }
 }
 
-/// The same row with the roundings that 16-bit matrix operands bring: probabilities (relative to the row's
-/// largest) in `format`, what they are divided by unrounded, the output in `output`. There is a key.
+/// The same row with the roundings that matrix operands bring: probabilities (relative to the row's
+/// largest, and scaled) in `format`, what they are divided by unrounded, the output in `output`. There is a key.
 pub fn same_format<'a>(
     scores: &[f64],
     value: impl Fn(usize) -> &'a [f64],
@@ -98,7 +98,7 @@ pub fn same_format<'a>(
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut same = vec![0.0; value(0).len()];
     for (key, score) in scores.iter().enumerate() {
-        let rounded = format.round((score - max).exp());
+        let rounded = format.round((score - max).exp() * format.weight_scale()) / format.weight_scale();
         for (same, v) in same.iter_mut().zip(value(key)) {
             *same += rounded * v;
         }

@@ -8,7 +8,7 @@ use super::MAX_UNITS;
 use super::heuristic::Work;
 use crate::catalogue::Variant;
 use crate::manifest::shape_name;
-use crate::{DeviceProps, Error, Options, Problem, Result, Splits};
+use crate::{DType, DeviceProps, Error, Options, Problem, Result, Splits};
 
 /// Why a plan has its number of splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum Reason {
     UnsplitIsCheapest,
     /// The estimate is lowest with this many splits.
     SplitIsCheapest,
+    /// e4m3 with a causal mask is not split below 384 queries.
+    CausalE4m3,
 }
 
 impl fmt::Display for Reason {
@@ -34,6 +36,7 @@ impl fmt::Display for Reason {
             Self::OneTile => "one KV tile",
             Self::UnsplitIsCheapest => "cheapest unsplit",
             Self::SplitIsCheapest => "cheapest with this many",
+            Self::CausalE4m3 => "e4m3, causal, fewer than 384 queries",
         })
     }
 }
@@ -96,6 +99,8 @@ pub(super) fn choose(
         return Err(error);
     }
     let candidates = works.len();
+    let split_free = !is_causal_e4m3(problem);
+    let max_splits = if split_free { max_splits } else { 1 };
     let (variant, work, free_splits, mut kernel_reason) = match options.splits {
         Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
             return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
@@ -114,18 +119,36 @@ pub(super) fn choose(
         Splits::Auto => {
             let reason = match free_splits {
                 1 if work.longest_tiles() <= 1 => Reason::OneTile,
+                1 if !split_free => Reason::CausalE4m3,
                 1 => Reason::UnsplitIsCheapest,
                 _ => Reason::SplitIsCheapest,
             };
             (free_splits, 0, reason)
         }
     };
+    if num_splits > 1 && !split_free {
+        let (given, sq) = (options.splits, problem.sq);
+        let allowed = format!(
+            "one split (auto, or exactly 1) with e4m3 and a causal mask over 2 to {} queries (given: sq {sq})",
+            CAUSAL_E4M3_QUERIES - 1
+        );
+        return Err(Error::argument("splits", given, allowed));
+    }
     if work.units_per_split() * u64::from(num_splits) > MAX_UNITS {
         let allowed = format!("at most {} for this problem", MAX_UNITS / work.units_per_split());
         return Err(Error::argument("splits", num_splits, allowed));
     }
     let reason = if problem.is_empty() { Reason::NothingToCompute } else { reason };
     Ok(Choice { variant, work, num_splits, split_tokens, reason, kernel_reason })
+}
+
+/// Queries from which on e4m3 is split under a causal mask.
+const CAUSAL_E4M3_QUERIES: usize = 384;
+
+/// Whether `problem` is one of those that are not split: the rule of other FP8 attention for gfx950, so that what is
+/// asked for is refused here as there.
+fn is_causal_e4m3(problem: &Problem) -> bool {
+    problem.dtype == DType::E4m3 && problem.masks() && problem.sq < CAUSAL_E4M3_QUERIES
 }
 
 /// The variants that have what was asked for; at least one.
