@@ -66,6 +66,7 @@ mod executor;
 mod foreign;
 mod kernels;
 pub mod manifest;
+mod merge;
 mod options;
 mod plan;
 mod problem;
@@ -91,6 +92,7 @@ pub use self::dtype::{DType, Element};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
+pub use self::merge::{HostPartial, LseBase, Merge, Partial, merge_on_host};
 pub use self::options::{Options, Splits};
 #[doc(inline)]
 pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};
