@@ -2,7 +2,7 @@
 
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, Operand, Role, Target};
 
-use crate::{Error, Problem, Result};
+use crate::{Error, KvLayout, Problem, Result};
 
 /// The kernels that a planner may choose from, all for one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub(crate) struct Variant {
     pub(crate) head_dim_v: usize,
     pub(crate) shape: BlockShape,
     pub(crate) q_tiles: u32,
+    pub(crate) paged: bool,
 }
 
 impl Variant {
@@ -84,6 +85,13 @@ impl Catalogue {
             let allowed = self.names(self.attention().map(|a| format!("{:?}", a.operand).to_lowercase()));
             return Err(Error::argument("dtype", problem.dtype, allowed));
         }
+        let paged = matches!(problem.kv, KvLayout::Paged { .. });
+        let of_dtype: Vec<_> = of_dtype.into_iter().filter(|a| a.paged == paged).collect();
+        if of_dtype.is_empty() {
+            let layout = if paged { "paged" } else { "not paged" };
+            let allowed = self.names(self.attention().map(|a| if a.paged { "paged" } else { "not paged" }.to_owned()));
+            return Err(Error::argument("kv", layout, allowed));
+        }
         let dims = (problem.head_dim_qk, problem.head_dim_v);
         let most_qk = of_dtype.iter().map(|a| a.head_dim_qk).max().unwrap_or(0);
         let most_v = of_dtype.iter().map(|a| a.head_dim_v).max().unwrap_or(0);
@@ -105,7 +113,7 @@ impl Catalogue {
 
     fn attention(&self) -> impl Iterator<Item = Variant> + '_ {
         self.kernels.iter().filter_map(|&kernel| match kernel.role {
-            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => Some(Variant {
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, paged } => Some(Variant {
                 kernel,
                 geometry: kernel.geometry(self.target.vendor())?,
                 operand,
@@ -113,6 +121,7 @@ impl Catalogue {
                 head_dim_v: head_dim_v as usize,
                 shape,
                 q_tiles,
+                paged,
             }),
             Role::Combine | Role::Merge | Role::Read { .. } => None,
         })

@@ -99,6 +99,8 @@ pub enum Role {
         shape: BlockShape,
         /// Query tiles that a block owns.
         q_tiles: u32,
+        /// Whether K and V lie in pages, which a table lists.
+        paged: bool,
     },
     /// Merges the splits' partial results, any head dim and output type. Takes [`CombineArguments`].
     Combine,
@@ -136,6 +138,13 @@ pub const MAX_SPLITS: u32 = 256;
 
 /// Bit of the status word: a sequence's length was negative or beyond the plan's maximum; it was clamped.
 pub const STATUS_BAD_LENGTH: u32 = 1;
+/// Bit of the status word: offsets of packed sequences fell, left the tensor or made a sequence longer than the plan's
+/// maximum; they were clamped.
+pub const STATUS_BAD_OFFSETS: u32 = 2;
+/// Bit of the status word: an entry of the page table that was needed is no page; page 0 was taken.
+pub const STATUS_BAD_PAGE: u32 = 4;
+/// A window without a bound on that side.
+pub const NO_BOUND: u32 = i32::MAX as u32;
 /// Bit of the status word: a partial result's LSE was plus infinity or NaN; its row is NaN.
 pub const STATUS_BAD_LSE: u32 = 16;
 
@@ -184,34 +193,34 @@ impl Kernel {
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
-            attention attention_bf16_d64_splitkv_q1: Bf16, 64, 64, SplitKv, 1;
-            attention attention_bf16_d64_sharedkv_q1: Bf16, 64, 64, SharedKv, 1;
-            attention attention_bf16_d96_splitkv_q1: Bf16, 96, 96, SplitKv, 1;
-            attention attention_bf16_d96_sharedkv_q1: Bf16, 96, 96, SharedKv, 1;
-            attention attention_bf16_d128_splitkv_q1: Bf16, 128, 128, SplitKv, 1;
-            attention attention_bf16_d128_splitkv_q2: Bf16, 128, 128, SplitKv, 2;
-            attention attention_bf16_d128_sharedkv_q1: Bf16, 128, 128, SharedKv, 1;
-            attention attention_bf16_d128_sharedkv_q2: Bf16, 128, 128, SharedKv, 2;
-            attention attention_bf16_d192x128_splitkv_q1: Bf16, 192, 128, SplitKv, 1;
-            attention attention_bf16_d192x128_splitkv_q2: Bf16, 192, 128, SplitKv, 2;
-            attention attention_bf16_d192x128_sharedkv_q1: Bf16, 192, 128, SharedKv, 1;
-            attention attention_bf16_d192x128_sharedkv_q2: Bf16, 192, 128, SharedKv, 2;
-            attention attention_bf16_d256_splitkv_q1: Bf16, 256, 256, SplitKv, 1;
-            attention attention_bf16_d256_sharedkv_q1: Bf16, 256, 256, SharedKv, 1;
-            attention attention_f16_d64_splitkv_q1: F16, 64, 64, SplitKv, 1;
-            attention attention_f16_d64_sharedkv_q1: F16, 64, 64, SharedKv, 1;
-            attention attention_f16_d96_splitkv_q1: F16, 96, 96, SplitKv, 1;
-            attention attention_f16_d96_sharedkv_q1: F16, 96, 96, SharedKv, 1;
-            attention attention_f16_d128_splitkv_q1: F16, 128, 128, SplitKv, 1;
-            attention attention_f16_d128_splitkv_q2: F16, 128, 128, SplitKv, 2;
-            attention attention_f16_d128_sharedkv_q1: F16, 128, 128, SharedKv, 1;
-            attention attention_f16_d128_sharedkv_q2: F16, 128, 128, SharedKv, 2;
-            attention attention_f16_d192x128_splitkv_q1: F16, 192, 128, SplitKv, 1;
-            attention attention_f16_d192x128_splitkv_q2: F16, 192, 128, SplitKv, 2;
-            attention attention_f16_d192x128_sharedkv_q1: F16, 192, 128, SharedKv, 1;
-            attention attention_f16_d192x128_sharedkv_q2: F16, 192, 128, SharedKv, 2;
-            attention attention_f16_d256_splitkv_q1: F16, 256, 256, SplitKv, 1;
-            attention attention_f16_d256_sharedkv_q1: F16, 256, 256, SharedKv, 1;
+            attention attention_bf16_d64_splitkv_q1, attention_bf16_d64_splitkv_q1_paged: Bf16, 64, 64, SplitKv, 1;
+            attention attention_bf16_d64_sharedkv_q1, attention_bf16_d64_sharedkv_q1_paged: Bf16, 64, 64, SharedKv, 1;
+            attention attention_bf16_d96_splitkv_q1, attention_bf16_d96_splitkv_q1_paged: Bf16, 96, 96, SplitKv, 1;
+            attention attention_bf16_d96_sharedkv_q1, attention_bf16_d96_sharedkv_q1_paged: Bf16, 96, 96, SharedKv, 1;
+            attention attention_bf16_d128_splitkv_q1, attention_bf16_d128_splitkv_q1_paged: Bf16, 128, 128, SplitKv, 1;
+            attention attention_bf16_d128_splitkv_q2, attention_bf16_d128_splitkv_q2_paged: Bf16, 128, 128, SplitKv, 2;
+            attention attention_bf16_d128_sharedkv_q1, attention_bf16_d128_sharedkv_q1_paged: Bf16, 128, 128, SharedKv, 1;
+            attention attention_bf16_d128_sharedkv_q2, attention_bf16_d128_sharedkv_q2_paged: Bf16, 128, 128, SharedKv, 2;
+            attention attention_bf16_d192x128_splitkv_q1, attention_bf16_d192x128_splitkv_q1_paged: Bf16, 192, 128, SplitKv, 1;
+            attention attention_bf16_d192x128_splitkv_q2, attention_bf16_d192x128_splitkv_q2_paged: Bf16, 192, 128, SplitKv, 2;
+            attention attention_bf16_d192x128_sharedkv_q1, attention_bf16_d192x128_sharedkv_q1_paged: Bf16, 192, 128, SharedKv, 1;
+            attention attention_bf16_d192x128_sharedkv_q2, attention_bf16_d192x128_sharedkv_q2_paged: Bf16, 192, 128, SharedKv, 2;
+            attention attention_bf16_d256_splitkv_q1, attention_bf16_d256_splitkv_q1_paged: Bf16, 256, 256, SplitKv, 1;
+            attention attention_bf16_d256_sharedkv_q1, attention_bf16_d256_sharedkv_q1_paged: Bf16, 256, 256, SharedKv, 1;
+            attention attention_f16_d64_splitkv_q1, attention_f16_d64_splitkv_q1_paged: F16, 64, 64, SplitKv, 1;
+            attention attention_f16_d64_sharedkv_q1, attention_f16_d64_sharedkv_q1_paged: F16, 64, 64, SharedKv, 1;
+            attention attention_f16_d96_splitkv_q1, attention_f16_d96_splitkv_q1_paged: F16, 96, 96, SplitKv, 1;
+            attention attention_f16_d96_sharedkv_q1, attention_f16_d96_sharedkv_q1_paged: F16, 96, 96, SharedKv, 1;
+            attention attention_f16_d128_splitkv_q1, attention_f16_d128_splitkv_q1_paged: F16, 128, 128, SplitKv, 1;
+            attention attention_f16_d128_splitkv_q2, attention_f16_d128_splitkv_q2_paged: F16, 128, 128, SplitKv, 2;
+            attention attention_f16_d128_sharedkv_q1, attention_f16_d128_sharedkv_q1_paged: F16, 128, 128, SharedKv, 1;
+            attention attention_f16_d128_sharedkv_q2, attention_f16_d128_sharedkv_q2_paged: F16, 128, 128, SharedKv, 2;
+            attention attention_f16_d192x128_splitkv_q1, attention_f16_d192x128_splitkv_q1_paged: F16, 192, 128, SplitKv, 1;
+            attention attention_f16_d192x128_splitkv_q2, attention_f16_d192x128_splitkv_q2_paged: F16, 192, 128, SplitKv, 2;
+            attention attention_f16_d192x128_sharedkv_q1, attention_f16_d192x128_sharedkv_q1_paged: F16, 192, 128, SharedKv, 1;
+            attention attention_f16_d192x128_sharedkv_q2, attention_f16_d192x128_sharedkv_q2_paged: F16, 192, 128, SharedKv, 2;
+            attention attention_f16_d256_splitkv_q1, attention_f16_d256_splitkv_q1_paged: F16, 256, 256, SplitKv, 1;
+            attention attention_f16_d256_sharedkv_q1, attention_f16_d256_sharedkv_q1_paged: F16, 256, 256, SharedKv, 1;
             combine combine;
             merge merge_partials;
             read read_x4: 4;
@@ -224,27 +233,41 @@ macro_rules! for_each_kernel {
 pub(crate) use for_each_kernel;
 
 macro_rules! kernel_table {
-    ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+    ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel, built for every target.
         pub const KERNELS: &[Kernel] = &[
-            $(Kernel {
-                name: stringify!($name),
-                role: Role::Attention {
-                    operand: Operand::$operand,
-                    head_dim_qk: $qk,
-                    head_dim_v: $v,
-                    shape: BlockShape::$shape,
-                    q_tiles: $q_tiles,
+            $(
+                Kernel {
+                    name: stringify!($name),
+                    role: Role::Attention {
+                        operand: Operand::$operand,
+                        head_dim_qk: $qk,
+                        head_dim_v: $v,
+                        shape: BlockShape::$shape,
+                        q_tiles: $q_tiles,
+                        paged: false,
+                    },
                 },
-            },)*
+                Kernel {
+                    name: stringify!($paged),
+                    role: Role::Attention {
+                        operand: Operand::$operand,
+                        head_dim_qk: $qk,
+                        head_dim_v: $v,
+                        shape: BlockShape::$shape,
+                        q_tiles: $q_tiles,
+                        paged: true,
+                    },
+                },
+            )*
             Kernel { name: stringify!($combine), role: Role::Combine },
             Kernel { name: stringify!($merge), role: Role::Merge },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
@@ -282,26 +305,35 @@ impl Scalar for f32 {
 macro_rules! attention_arguments {
     ($apply:ident! $($prefix:tt)*) => {
         $apply! { $($prefix)* {
-            /// Q: `[batch, sq, heads, head_dim_qk]`.
+            /// Q: `[batch, sq, heads, head_dim_qk]`, or packed `[total_q, heads, head_dim_qk]`.
             q: Pointer,
-            /// K: `[batch, sk, kv_heads, head_dim_qk]`.
+            /// K: `[batch, sk, kv_heads, head_dim_qk]`, packed `[total_kv, kv_heads, head_dim_qk]`, or pages
+            /// `[pages, page_size, kv_heads, head_dim_qk]`.
             k: Pointer,
-            /// V: `[batch, sk, kv_heads, head_dim_v]`.
+            /// V, likewise with `head_dim_v`.
             v: Pointer,
-            /// O: `[batch, sq, heads, head_dim_v]`; written when `num_splits` is 1.
+            /// O: as Q, with `head_dim_v`; written when `num_splits` is 1.
             o: Pointer,
-            /// LSE: fp32 `[batch, heads, sq]`, natural log, or null; written when `num_splits` is 1.
+            /// LSE: fp32 `[batch, heads, sq]` or `[heads, total_q]`, natural log, or null; written when `num_splits` is 1.
             lse: Pointer,
-            /// Partial O: fp32 `[num_splits, batch * kv_heads * rows, head_dim_v]`, normalised, where `rows`
-            /// is `sq * group` and row `r` is query `r / group` of head `kv_head * group + r % group`.
+            /// Partial O: fp32 `[num_splits, total_q, heads, head_dim_v]`, normalised, without the sink. The queries of
+            /// sequence `b` begin at `b * sq`, or where packed Q says.
             partial_o: Pointer,
-            /// Partial LSE: fp32 `[num_splits, batch * kv_heads * rows]`, natural log.
+            /// Partial LSE: fp32 `[num_splits, total_q, heads]`, natural log, without the sink.
             partial_lse: Pointer,
-            /// KV length of each sequence, int32 `[batch]`, or null: `sk` for all.
+            /// KV length of each sequence, int32 `[batch]`, or null: all that it has.
             kv_lens: Pointer,
+            /// Where each sequence's queries begin in packed Q and O, int32 `[batch + 1]`, or null: not packed.
+            cu_seqlens_q: Pointer,
+            /// Where each sequence's keys begin in packed K and V, int32 `[batch + 1]`, or null: not packed.
+            cu_seqlens_kv: Pointer,
+            /// The pages of each sequence, int32 `[batch, ...]`, or null without pages.
+            page_table: Pointer,
+            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used when `num_splits` is 1.
+            sink: Pointer,
             /// Status word, u32: bits `STATUS_*` are set in it.
             status: Pointer,
-            /// Strides in elements.
+            /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.
             q_stride_batch: u64,
             q_stride_seq: u64,
             q_stride_head: u64,
@@ -314,12 +346,22 @@ macro_rules! attention_arguments {
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
+            /// Distance of the sequences in the page table, in entries.
+            page_table_stride: u64,
             /// Sequences.
             batch: u32,
-            /// Queries of each sequence.
+            /// Queries of each sequence, at most where Q is packed.
             sq: u32,
-            /// KV tokens of each sequence at most; below 2^31.
+            /// KV tokens of each sequence at most; `sq + sk` is below 2^31.
             sk: u32,
+            /// Queries of all sequences.
+            total_q: u32,
+            /// KV tokens of packed K and V.
+            total_kv: u32,
+            /// Tokens of a page.
+            page_size: u32,
+            /// Pages that K and V have; at least one where a sequence has a token.
+            pages: u32,
             /// Head dim of Q and K: a multiple of 8, at most the kernel's.
             head_dim_qk: u32,
             /// Head dim of V and O, likewise.
@@ -334,12 +376,16 @@ macro_rules! attention_arguments {
             num_splits: u32,
             /// KV tokens of a split, a multiple of `tile_n`; 0: each sequence's tiles are shared out evenly.
             split_tokens: u32,
-            /// 1: query `i` sees keys `j <= i + len - sq`; 0: all keys.
-            causal: u32,
+            /// Of a sequence with `n` queries and `len` keys, query `i` sees the keys `j` with
+            /// `i + len - n - window_left <= j <= i + len - n + window_right`; `NO_BOUND`: no bound.
+            window_left: u32,
+            window_right: u32,
             /// Element type of `o`: an `Output` as u32.
             o_dtype: u32,
-            /// Softmax scale times log2(e).
+            /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap.
             scale_log2: f32,
+            /// Softcap times log2(e), or 0: none.
+            softcap_log2: f32,
         } }
     };
 }
@@ -352,22 +398,22 @@ macro_rules! combine_arguments {
             partial_o: Pointer,
             /// Partial LSE, as the attention kernels write it.
             partial_lse: Pointer,
-            /// O: `[batch, sq, heads, head_dim_v]`.
+            /// O: `[batch, sq, heads, head_dim_v]`. Packed, it is one sequence.
             o: Pointer,
             /// LSE: fp32 `[batch, heads, sq]`, natural log, or null.
             lse: Pointer,
+            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null.
+            sink: Pointer,
             /// Strides in elements.
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
-            /// Rows: `batch * kv_heads * sq * group`; one block each.
+            /// Rows: `batch * sq * heads`; one block each.
             rows: u32,
             /// Queries of each sequence.
             sq: u32,
-            /// KV heads.
-            kv_heads: u32,
-            /// Query heads that share a KV head.
-            group: u32,
+            /// Query heads.
+            heads: u32,
             /// Head dim of V and O, a multiple of `COMBINE_WIDTH`.
             head_dim_v: u32,
             /// Parts of each sequence's KV.
@@ -436,7 +482,7 @@ macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "the three strides of a tensor share one line")]
+        #[allow(missing_docs, reason = "strides, and bounds, share one line")]
         pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
 
         #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]

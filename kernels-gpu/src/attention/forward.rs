@@ -3,7 +3,7 @@
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
-use super::softmax::Rows;
+use super::softmax::{Rows, Scaling};
 use crate::abi::{AttentionArguments, BlockShape, Geometry};
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
@@ -12,7 +12,7 @@ use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
-/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`.
+/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`. `PAGED`: whether K and V lie in pages.
 ///
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
@@ -27,6 +27,7 @@ pub(crate) unsafe fn forward<
     const STAGES: usize,
     const MEMBERS: u32,
     const QUERY_IN_SHARED: bool,
+    const PAGED: bool,
 >(
     a: AttentionArguments,
 ) {
@@ -51,20 +52,21 @@ pub(crate) unsafe fn forward<
     let (mut ring, query_memory, merge) = unsafe {
         let query_memory = memory.add((rings * ring_bytes) as usize);
         (
-            Ring::<E, QF, SF, OF, STAGES, MEMBERS>::new(memory.add(ring_start as usize)),
+            Ring::<E, QF, SF, OF, STAGES, MEMBERS, PAGED>::new(memory.add(ring_start as usize)),
             query_memory,
             Merge::<WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
         )
     };
 
     // SAFETY: the caller's promise.
-    let mut ahead = unsafe { Walk::new(&a, sizes) };
+    let mut ahead = unsafe { Walk::<PAGED>::new(&a, sizes) };
     // Rolled: its copies are long, and unrolled they would be most of the kernel.
     for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
         unsafe { ring.issue(ahead.next(&a)) };
     }
 
+    let scaling = Scaling::new(&a);
     let mut index = thread::block_idx_x();
     while index < units(&a) {
         // SAFETY: the index is in range; the caller's promise.
@@ -76,13 +78,13 @@ pub(crate) unsafe fn forward<
         let first = unit.first_row + warp_row;
         // Where it is asked for: what follows from it is needed once a unit.
         let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new(&a, unit.len, first, unit_lane); QT];
+        let mut rows = [Rows::new(&a, &unit, first, unit_lane); QT];
         for t in 1..QT {
-            rows[t] = Rows::new(&a, unit.len, first + t as u32 * tile_m, unit_lane);
+            rows[t] = Rows::new(&a, &unit, first + t as u32 * tile_m, unit_lane);
         }
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
         // A warp all of whose rows lie beyond the last one only copies.
-        let busy = warp::uniform(first) < warp::uniform(Unit::rows(&a));
+        let busy = warp::uniform(first) < warp::uniform(unit.rows(&a));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -94,7 +96,7 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update(&mut scores[t], &mut out[t], token, lane, a.scale_log2);
+                        rows[t].update(&mut scores[t], &mut out[t], token, lane, scaling);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
                     for step in 0..SF / 2 {
@@ -156,6 +158,7 @@ fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
         o_stride_batch: stride(a.o_stride_batch),
         o_stride_seq: stride(a.o_stride_seq),
         o_stride_head: stride(a.o_stride_head),
+        page_table_stride: stride(a.page_table_stride),
         batch: warp::per_lane(a.batch),
         sq: warp::per_lane(a.sq),
         head_dim_qk: warp::per_lane(a.head_dim_qk),
@@ -163,6 +166,10 @@ fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
         kv_heads: warp::per_lane(a.kv_heads),
         group: warp::per_lane(a.group),
         m_blocks: warp::per_lane(a.m_blocks),
+        total_q: warp::per_lane(a.total_q),
+        total_kv: warp::per_lane(a.total_kv),
+        page_size: warp::per_lane(a.page_size),
+        pages: warp::per_lane(a.pages),
         ..a
     }
 }
@@ -178,14 +185,14 @@ impl QuerySource for QueryRows {
     fn row(&self, row: u32) -> Option<*const u8> {
         let (a, unit) = (&self.a, &self.unit);
         let row = unit.first_row + row;
-        if row >= Unit::rows(a) {
+        if row >= unit.rows(a) {
             return None;
         }
         // SAFETY: group is not 0.
         let (query, member) = unsafe { divide(row, a.group) };
         let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
-        let element =
-            u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
+        let query = u64::from(unit.sequence.first_query + query);
+        let element = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
         Some(a.q.wrapping_add((2 * element) as usize).cast_const())
     }
 

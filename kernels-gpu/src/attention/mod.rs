@@ -1,6 +1,6 @@
 //! The algorithm, once for both vendors.
 //!
-//! [`forward`] computes attention over a part of the KV: it walks the units of [`schedule`], keeps
+//! [`forward`] computes attention over a part of the KV: it walks the units of [`schedule`] over [`sequence`]s, keeps
 //! [`softmax`]'s running state over the chunks of KV, [`merge`]s the block's warps and writes through
 //! [`output`]. [`combine`] merges the parts, and [`partials`] what a caller has.
 
@@ -10,6 +10,7 @@ mod merge;
 mod output;
 mod partials;
 mod schedule;
+mod sequence;
 mod softmax;
 
 pub(crate) use combine::combine;

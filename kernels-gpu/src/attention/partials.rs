@@ -4,6 +4,7 @@ use super::output::Final;
 use super::softmax::finite;
 use crate::abi::{MERGE_WORDS, MergeArguments, Output, STATUS_BAD_LSE};
 use crate::gpu::{Float4, divide, f16_to_f32, math, thread, warp};
+use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Elements that a lane holds at once.
@@ -54,15 +55,15 @@ pub(crate) unsafe fn merge_partials(a: MergeArguments) {
     let target = Final {
         o: a.o,
         lse: a.lse,
+        sink: ptr::null(),
         o_stride_batch: a.o_stride_batch,
         o_stride_seq: a.o_stride_seq,
         o_stride_head: a.o_stride_head,
         sq: a.sq,
-        kv_heads: a.heads,
-        group: 1,
+        heads: a.heads,
         o_dtype: a.o_dtype,
     };
-    let target = target.row(batch_index, head_index, query_index, dim_end);
+    let target = target.row(batch_index, query_index, head_index, dim_end);
     // The first lane, which writes the LSE, goes through at least once.
     while dim < dim_end {
         let mut out = [0.0; WIDTH as usize];

@@ -1,17 +1,55 @@
 //! Online softmax in the exp2 domain (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use super::schedule::key_limit;
+use super::schedule::Unit;
+use super::sequence::Sight;
 use crate::abi::AttentionArguments;
 use crate::gpu::tile::{self, Fragment, ROWS};
 use crate::gpu::{divide, math};
 
+/// What is done to raw scores before the mask.
+#[derive(Clone, Copy)]
+pub(super) struct Scaling {
+    /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap.
+    scale_log2: f32,
+    /// Softcap times log2(e), or 0: none.
+    softcap_log2: f32,
+}
+
+impl Scaling {
+    #[inline(always)]
+    pub(super) fn new(a: &AttentionArguments) -> Self {
+        Self { scale_log2: a.scale_log2, softcap_log2: a.softcap_log2 }
+    }
+
+    /// Scores in the exp2 domain.
+    #[inline(always)]
+    fn apply<const SF: usize>(self, scores: &mut [Fragment; SF]) {
+        for f in 0..SF {
+            for i in 0..4 {
+                scores[f][i] *= self.scale_log2;
+            }
+        }
+        if self.softcap_log2 != 0.0 {
+            for f in 0..SF {
+                for i in 0..4 {
+                    // tanh(x) = 1 - 2 / (exp(2 x) + 1).
+                    let part = math::reciprocal(math::exp2(scores[f][i]) + 1.0);
+                    scores[f][i] = math::fma(-2.0 * part, self.softcap_log2, self.softcap_log2);
+                }
+            }
+        }
+    }
+}
+
 /// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    /// Keys that the row sees: those below.
-    limit: [u32; ROWS],
-    /// The smallest limit: a chunk that ends at or before it needs no mask.
-    lowest_limit: u32,
+    sight: Sight,
+    /// Where the row's query stands among the keys.
+    position: [i32; ROWS],
+    /// All rows see the keys from `clear` to `lowest_end`: a chunk between them needs no mask.
+    clear: u32,
+    lowest_end: u32,
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max).
@@ -21,14 +59,18 @@ pub(super) struct Rows {
 impl Rows {
     /// State before the first key, for the packed rows from `first_row` on.
     #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
-        let mut limit = [0; ROWS];
+    pub(super) fn new(a: &AttentionArguments, unit: &Unit, first_row: u32, lane: u32) -> Self {
+        let sight = Sight::new(a, &unit.sequence);
+        let last = unit.rows(a).saturating_sub(1);
+        let group = a.group;
+        let mut position = [0; ROWS];
         for slot in 0..ROWS {
-            limit[slot] = row_limit(a, len, first_row + tile::row(lane, slot));
+            position[slot] = sight.position(query(first_row + tile::row(lane, slot), last, group));
         }
-        // Limits rise with the row.
-        let lowest_limit = row_limit(a, len, first_row);
-        Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        // Both ends rise with the row.
+        let lowest_end = sight.end(query(first_row, last, group));
+        let clear = sight.begin(query(first_row + tile::M - 1, last, group));
+        Self { sight, position, clear, lowest_end, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
     /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
@@ -43,17 +85,13 @@ impl Rows {
         out: &mut [Fragment; OF],
         token: u32,
         lane: u32,
-        scale_log2: f32,
+        scaling: Scaling,
     ) {
-        for f in 0..SF {
-            for i in 0..4 {
-                scores[f][i] *= scale_log2;
-            }
-        }
-        if token + (SF * tile::COLUMNS) as u32 > self.lowest_limit {
+        scaling.apply(scores);
+        if token + (SF * tile::COLUMNS) as u32 > self.lowest_end || token < self.clear {
             for f in 0..SF {
                 for i in 0..4 {
-                    if token + tile::column(lane, f, i) >= self.limit[tile::slot(i)] {
+                    if !self.sight.sees(self.position[tile::slot(i)], token + tile::column(lane, f, i)) {
                         scores[f][i] = f32::NEG_INFINITY;
                     }
                 }
@@ -95,13 +133,11 @@ impl Rows {
     }
 }
 
-/// Keys that packed row `row` sees. Rows beyond the last one compute on zeros and are not written; they keep the last
-/// one's limit. (Not a closure: LLVM would keep the arguments that it refers to in memory, on AMD.)
+/// Query of packed row `row`. Rows beyond the last one compute on zeros and are not written; they see what that one sees.
 #[inline(always)]
-fn row_limit(a: &AttentionArguments, len: u32, row: u32) -> u32 {
+fn query(row: u32, last: u32, group: u32) -> u32 {
     // SAFETY: group is not 0.
-    let (query, _) = unsafe { divide(row.min(a.sq * a.group - 1), a.group) };
-    key_limit(a, len, query)
+    unsafe { divide(row.min(last), group) }.0
 }
 
 /// What to subtract from scores whose maximum is `max`: itself, or 0 where no key was seen, so that minus

@@ -9,7 +9,7 @@ use super::query::Query;
 use super::tile::{COLUMNS, DEPTH, Fragment};
 use super::{copy, shared, thread, warp};
 use crate::abi::Geometry;
-use crate::gpu::Chunk;
+use crate::gpu::{Chunk, page_offset};
 use core::marker::PhantomData;
 
 /// Bytes of a piece.
@@ -31,7 +31,15 @@ pub(super) const fn further(start: u32, pieces: u32) -> u32 {
 
 /// Ring of `STAGES` chunks of `SF * COLUMNS` KV tokens; K rows of `QF` query fragments, V rows of `OF`
 /// output fragments. `MEMBERS` threads fill and read it together: a warp, or the block.
-pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32> {
+pub(crate) struct Ring<
+    E,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> {
     /// Shared address of the first stage.
     base: u32,
     /// Bytes from the first stage to the one written next.
@@ -44,8 +52,15 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     element: PhantomData<E>,
 }
 
-impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32>
-    Ring<E, QF, SF, OF, STAGES, MEMBERS>
+impl<
+    E: Element,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> Ring<E, QF, SF, OF, STAGES, MEMBERS, PAGED>
 {
     const CHUNK: u32 = (SF * COLUMNS) as u32;
     const K_PITCH: u32 = Geometry::row_bytes((QF * DEPTH) as u32);
@@ -85,15 +100,26 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let stage = self.base + self.write;
             // SAFETY: the caller's promise; the rows lie in the stage.
             unsafe {
-                self.copy_rows::<QF, DEPTH>(stage, Self::K_PITCH, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
-                self.copy_rows::<OF, COLUMNS>(
-                    stage + Self::V_START,
-                    Self::V_PITCH,
-                    chunk.v,
-                    chunk.v_stride,
-                    chunk.v_bytes,
-                    chunk.tokens,
-                );
+                if PAGED {
+                    self.copy_pages(stage, &chunk);
+                } else {
+                    self.copy_rows::<QF, DEPTH>(
+                        stage,
+                        Self::K_PITCH,
+                        chunk.k,
+                        chunk.k_stride,
+                        chunk.k_bytes,
+                        chunk.tokens,
+                    );
+                    self.copy_rows::<OF, COLUMNS>(
+                        stage + Self::V_START,
+                        Self::V_PITCH,
+                        chunk.v,
+                        chunk.v_stride,
+                        chunk.v_bytes,
+                        chunk.tokens,
+                    );
+                }
             }
             self.write += Self::STAGE;
             if self.write == STAGES as u32 * Self::STAGE {
@@ -155,6 +181,66 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
                 // SAFETY: the piece of a row below `tokens` exists; of another one, no byte is read.
                 unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes) };
                 source = source.wrapping_add(advance);
+            }
+        }
+    }
+
+    /// Copies a chunk whose rows lie in pages: lane `t` finds token `t`, and tells those that copy it.
+    ///
+    /// # Safety
+    /// As for [`Self::issue`].
+    #[inline(always)]
+    unsafe fn copy_pages(&self, stage: u32, chunk: &Chunk) {
+        const { assert!(Self::CHUNK <= warp::SIZE, "a lane for each token") };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = chunk.find(warp::lane_id());
+            let pages = chunk.pages;
+            let (k, v) = (chunk.k, chunk.v);
+            let offset = |page, place| page_offset(page, pages.k_stride, place, chunk.k_stride);
+            self.copy_found::<QF, DEPTH>(stage, Self::K_PITCH, k, chunk.k_bytes, chunk.tokens, found, offset);
+            let stage = stage + Self::V_START;
+            let offset = |page, place| page_offset(page, pages.v_stride, place, chunk.v_stride);
+            self.copy_found::<OF, COLUMNS>(stage, Self::V_PITCH, v, chunk.v_bytes, chunk.tokens, found, offset);
+        }
+    }
+
+    /// As [`Self::copy_rows`], of rows that lie `offset(page, place)` bytes behind `base`; each lane has found its own
+    /// token.
+    ///
+    /// # Safety
+    /// As for [`Self::issue`].
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "of one call, twice")]
+    unsafe fn copy_found<const FRAGMENTS: usize, const DIMS: usize>(
+        &self,
+        start: u32,
+        pitch: u32,
+        base: *const u8,
+        bytes: u32,
+        tokens: u32,
+        (page, place): (u32, u32),
+        offset: impl Fn(u32, u32) -> usize,
+    ) {
+        let pieces = (FRAGMENTS * DIMS) as u32 * 2 / PIECE;
+        let step = (MEMBERS / pieces + 1).next_power_of_two() / 2;
+        let member = if MEMBERS == warp::SIZE { warp::lane_id() } else { thread::thread_idx_x() };
+        let (row, piece) = (member / pieces, member % pieces);
+        // Members that rest take part in the shuffles.
+        let copies = row < step && row < Self::CHUNK;
+        let target = start + row * pitch + swizzled(piece, row) * PIECE;
+        for i in 0..Self::CHUNK.div_ceil(step) {
+            let token = row + i * step;
+            // SAFETY: all lanes are here; the piece of a row below `tokens` exists; of another one, no byte is read.
+            unsafe {
+                let lane = token % warp::SIZE;
+                let source = base.wrapping_add(offset(warp::warp_shuffle(page, lane), warp::warp_shuffle(place, lane)));
+                let exists = token < tokens && piece * PIECE < bytes;
+                let (source, bytes) =
+                    if exists { (source.wrapping_add((piece * PIECE) as usize), PIECE) } else { (base, 0) };
+                if copies {
+                    copy::copy_16_zero_fill((target ^ (i * step % 8 * PIECE)) + i * step * pitch, source, bytes);
+                }
             }
         }
     }
