@@ -188,7 +188,7 @@ impl Decode {
             let plan = plan(&problem, &options, device.props(), kernels.catalogue())?;
             let mut executor = Executor::new(device, kernels, &plan)?;
             let mut run = |set: &Set| {
-                let inputs = Inputs { q: &set.q, k: &set.k, v: &set.v, o: &set.o, lse: None, kv_lens: None };
+                let inputs = Inputs::new(&set.q, &set.k, &set.v, &set.o);
                 executor.run(stream, &inputs)
             };
             let mut error = None;

@@ -44,7 +44,7 @@ pub(crate) struct Set {
 impl Set {
     /// Random inputs; sets with other seeds differ.
     pub(crate) fn new(device: &Device, problem: &Problem, seed: u64) -> splitkv::Result<Self> {
-        let tensor = |shape: [usize; 4], seed| {
+        let tensor = |shape: Vec<usize>, seed| {
             let tensor = Tensor::uninit(device, DType::Bf16, &shape)?;
             fill(tensor.buffer(), seed)?;
             Ok(tensor)
@@ -67,8 +67,8 @@ impl Set {
         let heads: Vec<(usize, usize)> =
             (0..problem.batch).flat_map(|b| (0..problem.kv_heads).map(move |h| (b, h))).collect();
         let worst = heads.par_iter().map(|&(batch, kv_head)| {
-            let take = |tensor: usize, shape: [usize; 4], first: usize, count: usize| -> Vec<f64> {
-                let [_, seq, heads, dim] = shape;
+            let take = |tensor: usize, shape: Vec<usize>, first: usize, count: usize| -> Vec<f64> {
+                let [_, seq, heads, dim] = shape[..] else { unreachable!("nothing is packed here") };
                 let start = |s: usize, h: usize| ((batch * seq + s) * heads + first + h) * dim;
                 let rows = (0..seq).flat_map(|s| (0..count).map(move |h| (s, h)));
                 rows.flat_map(|(s, h)| (start(s, h)..start(s, h) + dim).map(|i| blocks[tensor][i % PERIOD])).collect()

@@ -301,6 +301,57 @@ impl Scalar for f32 {
     }
 }
 
+/// A kernel argument as 32-bit words, low and high.
+#[cfg(target_arch = "amdgpu")]
+trait Words {
+    fn split(self) -> [u32; 2];
+    fn join(words: [u32; 2]) -> Self;
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for u64 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self as u32, (self >> 32) as u32]
+    }
+    #[inline(always)]
+    fn join([low, high]: [u32; 2]) -> Self {
+        Self::from(low) | Self::from(high) << 32
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for Pointer {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        (self.expose_provenance() as u64).split()
+    }
+    #[inline(always)]
+    fn join(words: [u32; 2]) -> Self {
+        core::ptr::with_exposed_provenance_mut(u64::join(words) as usize)
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for u32 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self, 0]
+    }
+    #[inline(always)]
+    fn join([low, _]: [u32; 2]) -> Self {
+        low
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for f32 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self.to_bits(), 0]
+    }
+    #[inline(always)]
+    fn join([low, _]: [u32; 2]) -> Self {
+        Self::from_bits(low)
+    }
+}
+
 /// Calls `$apply` with the attention kernels' argument list.
 macro_rules! attention_arguments {
     ($apply:ident! $($prefix:tt)*) => {
@@ -496,6 +547,29 @@ macro_rules! define_arguments {
             /// The arguments in order, one cell each, for a driver.
             pub fn cells(&self) -> Vec<u64> {
                 vec![$(Scalar::cell(self.$field)),*]
+            }
+        }
+        #[cfg(target_arch = "amdgpu")]
+        #[allow(dead_code, reason = "of the attention kernels' list alone")]
+        impl $name {
+            /// Arguments, in number.
+            pub(crate) const COUNT: usize = [$(stringify!($field)),*].len();
+
+            /// The arguments in order, two words each.
+            #[inline(always)]
+            pub(crate) fn words(self) -> [[u32; 2]; Self::COUNT] {
+                [$(Words::split(self.$field)),*]
+            }
+
+            /// The arguments whose words `words` gives, by their places.
+            #[inline(always)]
+            pub(crate) fn from_words(words: impl Fn(usize) -> [u32; 2]) -> Self {
+                let mut place = 0;
+                let mut next = || {
+                    place += 1;
+                    words(place - 1)
+                };
+                Self { $($field: Words::join(next())),* }
             }
         }
         const $text: &str = stringify!($($field: $ty,)*);

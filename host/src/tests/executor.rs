@@ -44,7 +44,7 @@ impl Tensors {
 
     fn inputs(&self) -> Inputs<'_> {
         let Self { q, k, v, o, lse, kv_lens } = self;
-        Inputs { q, k, v, o, lse: lse.as_ref(), kv_lens: kv_lens.as_ref() }
+        Inputs { lse: lse.as_ref(), kv_lens: kv_lens.as_ref(), ..Inputs::new(q, k, v, o) }
     }
 }
 

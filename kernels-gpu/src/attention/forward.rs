@@ -3,8 +3,9 @@
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
-use super::softmax::{Rows, Scaling};
+use super::softmax::{Clear, Rows, Scaling};
 use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{self, Element, Fragment};
@@ -31,7 +32,7 @@ pub(crate) unsafe fn forward<
 >(
     a: AttentionArguments,
 ) {
-    let a = with_rare_arguments_per_lane(a);
+    let a = Arguments::new(a);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
@@ -66,25 +67,27 @@ pub(crate) unsafe fn forward<
         unsafe { ring.issue(ahead.next(&a)) };
     }
 
-    let scaling = Scaling::new(&a);
+    let scaling = Scaling::new(a.hot());
     let mut index = thread::block_idx_x();
-    while index < units(&a) {
+    while index < units(&a.all()) {
+        let once = a.all();
         // SAFETY: the index is in range; the caller's promise.
-        let unit = unsafe { Unit::new(&a, index, sizes) };
-        let source = QueryRows { a, unit };
+        let unit = unsafe { Unit::new(&once, index, sizes) };
+        let source = QueryRows { a: once, unit };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let query =
             unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
         let first = unit.first_row + warp_row;
         // Where it is asked for: what follows from it is needed once a unit.
         let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new(&a, &unit, first, unit_lane); QT];
+        let mut rows = [Rows::new(&once, &unit, first, unit_lane); QT];
         for t in 1..QT {
-            rows[t] = Rows::new(&a, &unit, first + t as u32 * tile_m, unit_lane);
+            rows[t] = Rows::new(&once, &unit, first + t as u32 * tile_m, unit_lane);
         }
+        let clear = Clear::new(&once, &unit, first, first + (QT as u32 - 1) * tile_m + tile::M - 1);
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
         // A warp all of whose rows lie beyond the last one only copies.
-        let busy = warp::uniform(first) < warp::uniform(unit.rows(&a));
+        let busy = warp::uniform(first) < warp::uniform(unit.rows(&once));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -96,7 +99,7 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update(&mut scores[t], &mut out[t], token, lane, scaling);
+                        rows[t].update(&mut scores[t], &mut out[t], token, lane, scaling, clear);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
                     for step in 0..SF / 2 {
@@ -112,10 +115,11 @@ pub(crate) unsafe fn forward<
             token += sizes.tile_n;
         }
 
+        let once = a.all();
         // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
-        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&a, opaque(index), sizes) } } else { unit };
-        let output = UnitOutput::new(a, unit);
+        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
+        let output = UnitOutput::new(once, unit);
         let lane = warp::per_lane(lane);
         for t in 0..QT {
             let first = t as u32 * tile_m + warp_row;
@@ -139,38 +143,6 @@ pub(crate) unsafe fn forward<
             }
         }
         index = index.saturating_add(thread::grid_dim_x());
-    }
-}
-
-/// The arguments, with what is needed once a unit out of the registers that all lanes share.
-#[inline(always)]
-fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
-    let stride =
-        |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
-    AttentionArguments {
-        q_stride_batch: stride(a.q_stride_batch),
-        q_stride_seq: stride(a.q_stride_seq),
-        q_stride_head: stride(a.q_stride_head),
-        k_stride_batch: stride(a.k_stride_batch),
-        k_stride_head: stride(a.k_stride_head),
-        v_stride_batch: stride(a.v_stride_batch),
-        v_stride_head: stride(a.v_stride_head),
-        o_stride_batch: stride(a.o_stride_batch),
-        o_stride_seq: stride(a.o_stride_seq),
-        o_stride_head: stride(a.o_stride_head),
-        page_table_stride: stride(a.page_table_stride),
-        batch: warp::per_lane(a.batch),
-        sq: warp::per_lane(a.sq),
-        head_dim_qk: warp::per_lane(a.head_dim_qk),
-        head_dim_v: warp::per_lane(a.head_dim_v),
-        kv_heads: warp::per_lane(a.kv_heads),
-        group: warp::per_lane(a.group),
-        m_blocks: warp::per_lane(a.m_blocks),
-        total_q: warp::per_lane(a.total_q),
-        total_kv: warp::per_lane(a.total_kv),
-        page_size: warp::per_lane(a.page_size),
-        pages: warp::per_lane(a.pages),
-        ..a
     }
 }
 

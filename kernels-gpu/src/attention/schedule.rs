@@ -2,6 +2,7 @@
 
 use super::sequence::{Sequence, Sight};
 use crate::abi::AttentionArguments;
+use crate::gpu::arguments::Arguments;
 use crate::gpu::{Chunk, Pages, divide, thread, warp};
 
 /// One query tile against one split of a sequence's KV.
@@ -113,12 +114,13 @@ impl<const PAGED: bool> Walk<PAGED> {
     /// # Safety
     /// As for [`Unit::new`].
     #[inline(always)]
-    pub(super) unsafe fn new(a: &AttentionArguments, sizes: Sizes) -> Self {
+    pub(super) unsafe fn new(a: &Arguments, sizes: Sizes) -> Self {
         let index = thread::block_idx_x();
-        let mut walk = Self { index, end: 0, token: 0, k: a.k, v: a.v, table: a.page_table, sizes };
-        if index < units(a) {
+        let (k, v) = (a.hot().k, a.hot().v);
+        let mut walk = Self { index, end: 0, token: 0, k, v, table: k, sizes };
+        if index < units(&a.all()) {
             // SAFETY: the index is in range; the caller's promise.
-            unsafe { walk.enter(a) };
+            unsafe { walk.enter(&a.all()) };
         }
         walk
     }
@@ -128,16 +130,18 @@ impl<const PAGED: bool> Walk<PAGED> {
     /// # Safety
     /// As for [`Unit::new`].
     #[inline(always)]
-    pub(super) unsafe fn next(&mut self, a: &AttentionArguments) -> Option<Chunk> {
+    pub(super) unsafe fn next(&mut self, a: &Arguments) -> Option<Chunk> {
         while self.token >= self.end {
             // An index beyond the last unit stays there.
             self.index = self.index.saturating_add(thread::grid_dim_x());
-            if self.index >= units(a) {
+            let all = a.all();
+            if self.index >= units(&all) {
                 return None;
             }
             // SAFETY: the index is in range; the caller's promise.
-            unsafe { self.enter(a) };
+            unsafe { self.enter(&all) };
         }
+        let a = a.hot();
         let (k_stride, v_stride) = (a.k_stride_seq * 2, a.v_stride_seq * 2);
         let chunk = Chunk {
             k: self.k,

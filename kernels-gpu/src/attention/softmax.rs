@@ -4,7 +4,7 @@ use super::schedule::Unit;
 use super::sequence::Sight;
 use crate::abi::AttentionArguments;
 use crate::gpu::tile::{self, Fragment, ROWS};
-use crate::gpu::{divide, math};
+use crate::gpu::{divide, math, warp};
 
 /// What is done to raw scores before the mask.
 #[derive(Clone, Copy)]
@@ -47,13 +47,29 @@ pub(super) struct Rows {
     sight: Sight,
     /// Where the row's query stands among the keys.
     position: [i32; ROWS],
-    /// All rows see the keys from `clear` to `lowest_end`: a chunk between them needs no mask.
-    clear: u32,
-    lowest_end: u32,
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max).
     pub(super) sum: [f32; ROWS],
+}
+
+/// The keys that all of a warp's rows see: a chunk between them needs no mask.
+#[derive(Clone, Copy)]
+pub(super) struct Clear {
+    begin: u32,
+    end: u32,
+}
+
+impl Clear {
+    /// What the packed rows from `first_row` to `last_row` see.
+    #[inline(always)]
+    pub(super) fn new(a: &AttentionArguments, unit: &Unit, first_row: u32, last_row: u32) -> Self {
+        let sight = Sight::new(a, &unit.sequence);
+        let last = unit.rows(a).saturating_sub(1);
+        // Both ends rise with the row.
+        let (begin, end) = (sight.begin(query(last_row, last, a.group)), sight.end(query(first_row, last, a.group)));
+        Self { begin: warp::uniform(begin), end: warp::uniform(end) }
+    }
 }
 
 impl Rows {
@@ -67,10 +83,7 @@ impl Rows {
         for slot in 0..ROWS {
             position[slot] = sight.position(query(first_row + tile::row(lane, slot), last, group));
         }
-        // Both ends rise with the row.
-        let lowest_end = sight.end(query(first_row, last, group));
-        let clear = sight.begin(query(first_row + tile::M - 1, last, group));
-        Self { sight, position, clear, lowest_end, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        Self { sight, position, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
     /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
@@ -86,9 +99,10 @@ impl Rows {
         token: u32,
         lane: u32,
         scaling: Scaling,
+        clear: Clear,
     ) {
         scaling.apply(scores);
-        if token + (SF * tile::COLUMNS) as u32 > self.lowest_end || token < self.clear {
+        if token < clear.begin || token + (SF * tile::COLUMNS) as u32 > clear.end {
             for f in 0..SF {
                 for i in 0..4 {
                     if !self.sight.sees(self.position[tile::slot(i)], token + tile::column(lane, f, i)) {

@@ -2,6 +2,7 @@
 //!
 //! - `thread`, `warp`, `shared`: who runs, what a warp does together, the block's memory. Names follow
 //!   `cuda_std`.
+//! - `arguments`: the kernel's arguments, those that each chunk needs apart from those that a unit needs once.
 //! - `math`: the approximate instructions, and conversions.
 //! - `tile`: matrix products of one warp. A [`tile::Fragment`] is four fp32 values that a lane holds of a
 //!   matrix of query rows by columns (KV tokens, or output dims); `tile::row`, `tile::slot` and
@@ -15,12 +16,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]
-pub(crate) use nvptx::{VENDOR, math, query, ring, shared, thread, tile, warp};
+pub(crate) use nvptx::{VENDOR, arguments, math, query, ring, shared, thread, tile, warp};
 
 #[cfg(target_arch = "amdgpu")]
 mod amdgcn;
 #[cfg(target_arch = "amdgpu")]
-pub(crate) use amdgcn::{VENDOR, math, query, ring, shared, thread, tile, warp};
+pub(crate) use amdgcn::{VENDOR, arguments, math, query, ring, shared, thread, tile, warp};
 
 /// Where a chunk of consecutive KV tokens lies in global memory.
 #[derive(Clone, Copy)]
