@@ -324,7 +324,7 @@ impl Executor {
             KvLayout::Packed { total, .. } => *total as u32,
             KvLayout::Dense | KvLayout::Paged { .. } => 0,
         };
-        let sight = problem.sight();
+        let sight = problem.effective_window();
         let scale = problem.effective_scale();
         let log2_e = std::f32::consts::LOG2_E;
         let partial_o = self.workspace.address();

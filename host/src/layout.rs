@@ -68,7 +68,7 @@ pub enum PageTable {
         /// Entries of a sequence.
         width: usize,
         /// The sequences' entries, one sequence after the other.
-        entries: Vec<u32>,
+        pages: Vec<u32>,
     },
     /// Given at run time as an int32 tensor `[batch, width]` on the device, whose last dimension has no gaps. An entry that
     /// is needed and is no page is not followed: page 0 is, and [`Executor::status`](crate::Executor::status) says so.
@@ -136,7 +136,7 @@ impl PageTable {
     /// The entries, where they are known.
     pub(crate) fn on_host(&self) -> Option<&[u32]> {
         match self {
-            Self::Host { entries, .. } => Some(entries),
+            Self::Host { pages, .. } => Some(pages),
             Self::Device { .. } => None,
         }
     }

@@ -296,7 +296,7 @@ impl Problem {
 
     /// All bounds of what a query sees, `causal` taken in. One query is its sequence's last: it sees no fewer keys for
     /// being causal.
-    pub(crate) fn sight(&self) -> Window {
+    pub fn effective_window(&self) -> Window {
         let right = match self.window.right {
             _ if self.causal && self.sq > 1 => Some(0),
             right => right,

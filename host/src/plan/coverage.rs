@@ -46,7 +46,7 @@ impl Plan {
         if rows.is_empty() {
             return 0..0;
         }
-        let keys_of = |row: usize| self.problem.sight().of(row / group, queries, keys);
+        let keys_of = |row: usize| self.problem.effective_window().of(row / group, queries, keys);
         let end = keys_of(rows.end - 1).end;
         keys_of(rows.start).start.min(end)..end
     }

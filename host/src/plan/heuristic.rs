@@ -69,7 +69,8 @@ impl Work {
             }
             let tiles = [0, blocks - 1].map(|block| {
                 let last = ((block + 1) * variant.block_rows()).min(rows) - 1;
-                let keys_of = |row: usize| problem.sight().of(row / problem.group(), lengths.queries, lengths.keys);
+                let keys_of =
+                    |row: usize| problem.effective_window().of(row / problem.group(), lengths.queries, lengths.keys);
                 let end = keys_of(last).end;
                 end.div_ceil(tile) - keys_of(block * variant.block_rows()).start.min(end) / tile
             });
