@@ -3,7 +3,7 @@
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
-use super::softmax::{Clear, Rows, Scaling};
+use super::softmax::{Mask, Rows, prepare};
 use crate::abi::{AttentionArguments, BlockShape, Geometry};
 use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
@@ -67,7 +67,6 @@ pub(crate) unsafe fn forward<
         unsafe { ring.issue(ahead.next(&a)) };
     }
 
-    let scaling = Scaling::new(a.hot());
     let mut index = thread::block_idx_x();
     while index < units(&a.all()) {
         let once = a.all();
@@ -78,16 +77,12 @@ pub(crate) unsafe fn forward<
         let query =
             unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
         let first = unit.first_row + warp_row;
-        // Where it is asked for: what follows from it is needed once a unit.
-        let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new(&once, &unit, first, unit_lane); QT];
-        for t in 1..QT {
-            rows[t] = Rows::new(&once, &unit, first + t as u32 * tile_m, unit_lane);
-        }
-        let clear = Clear::new(&once, &unit, first, first + (QT as u32 - 1) * tile_m + tile::M - 1);
+        let last = first + (QT as u32 - 1) * tile_m + tile::M - 1;
+        let mask = Mask::new(&once, unit.sequence, first, last);
+        let mut rows = [Rows::NONE; QT];
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
-        // A warp all of whose rows lie beyond the last one only copies.
-        let busy = warp::uniform(first) < warp::uniform(unit.rows(&once));
+        // A warp all of whose rows lie beyond the last one only copies. Where all hold the same rows there is none.
+        let busy = splits_kv || warp::uniform(first) < warp::uniform(unit.rows(&once));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -99,7 +94,8 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update(&mut scores[t], &mut out[t], token, lane, scaling, clear);
+                        prepare(&a, &mask, &mut scores[t], t as u32 * tile_m, token, lane);
+                        rows[t].update(&scores[t], &mut out[t]);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
                     for step in 0..SF / 2 {

@@ -1,14 +1,14 @@
 //! Online softmax in the exp2 domain (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use super::schedule::Unit;
-use super::sequence::Sight;
+use super::sequence::{Sequence, Sight};
 use crate::abi::AttentionArguments;
+use crate::gpu::arguments::Arguments;
 use crate::gpu::tile::{self, Fragment, ROWS};
 use crate::gpu::{divide, math, warp};
 
 /// What is done to raw scores before the mask.
 #[derive(Clone, Copy)]
-pub(super) struct Scaling {
+struct Scaling {
     /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap.
     scale_log2: f32,
     /// Softcap times log2(e), or 0: none.
@@ -17,7 +17,7 @@ pub(super) struct Scaling {
 
 impl Scaling {
     #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments) -> Self {
+    fn new(a: &AttentionArguments) -> Self {
         Self { scale_log2: a.scale_log2, softcap_log2: a.softcap_log2 }
     }
 
@@ -41,77 +41,98 @@ impl Scaling {
     }
 }
 
-/// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
+/// Scales the raw scores of the keys from `token` on and masks them, of the product whose rows begin `offset` behind the
+/// warp's.
+#[inline(always)]
+pub(super) fn prepare<const SF: usize>(
+    a: &Arguments,
+    mask: &Mask,
+    scores: &mut [Fragment; SF],
+    offset: u32,
+    token: u32,
+    lane: u32,
+) {
+    Scaling::new(a.hot()).apply(scores);
+    mask.apply(a, scores, offset, token, lane);
+}
+
+/// Which keys a warp's rows see.
+#[derive(Clone, Copy)]
+pub(super) struct Mask {
+    sequence: Sequence,
+    /// Packed row that is the warp's first one.
+    first_row: u32,
+    /// All its rows see the keys from `begin` to `end`: a chunk between them needs no mask.
+    begin: u32,
+    end: u32,
+}
+
+impl Mask {
+    /// That of the packed rows from `first_row` to `last_row`.
+    #[inline(always)]
+    pub(super) fn new(a: &AttentionArguments, sequence: Sequence, first_row: u32, last_row: u32) -> Self {
+        let sight = Sight::new(a, &sequence);
+        let query = |row| query(row, &sequence, a.group);
+        // Both ends rise with the row.
+        let (begin, end) = (sight.begin(query(last_row)), sight.end(query(first_row)));
+        Self { sequence, first_row, begin: warp::uniform(begin), end: warp::uniform(end) }
+    }
+
+    /// Hides the scores of the keys from `token` on that a row does not see, of the product whose rows begin `offset`
+    /// behind the warp's. What it needs is found anew: few chunks lie at an edge, and registers are full.
+    #[inline(always)]
+    fn apply<const SF: usize>(&self, a: &Arguments, scores: &mut [Fragment; SF], offset: u32, token: u32, lane: u32) {
+        if self.begin <= token && token + (SF * tile::COLUMNS) as u32 <= self.end {
+            return;
+        }
+        let a = a.all();
+        let sight = Sight::new(&a, &self.sequence);
+        let mut position = [0; ROWS];
+        for slot in 0..ROWS {
+            let row = self.first_row + offset + tile::row(lane, slot);
+            position[slot] = sight.position(query(row, &self.sequence, a.group));
+        }
+        for f in 0..SF {
+            for i in 0..4 {
+                if !sight.sees(position[tile::slot(i)], token + tile::column(lane, f, i)) {
+                    scores[f][i] = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Query of packed row `row`. Rows beyond the last one compute on zeros and are not written; they see what that one sees.
+#[inline(always)]
+fn query(row: u32, sequence: &Sequence, group: u32) -> u32 {
+    let last = (sequence.queries * group).saturating_sub(1);
+    // SAFETY: group is not 0.
+    unsafe { divide(row.min(last), group) }.0
+}
+
+/// Running state of each row that the lane holds a part of in one product.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    sight: Sight,
-    /// Where the row's query stands among the keys.
-    position: [i32; ROWS],
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max).
     pub(super) sum: [f32; ROWS],
 }
 
-/// The keys that all of a warp's rows see: a chunk between them needs no mask.
-#[derive(Clone, Copy)]
-pub(super) struct Clear {
-    begin: u32,
-    end: u32,
-}
-
-impl Clear {
-    /// What the packed rows from `first_row` to `last_row` see.
-    #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, unit: &Unit, first_row: u32, last_row: u32) -> Self {
-        let sight = Sight::new(a, &unit.sequence);
-        let last = unit.rows(a).saturating_sub(1);
-        // Both ends rise with the row.
-        let (begin, end) = (sight.begin(query(last_row, last, a.group)), sight.end(query(first_row, last, a.group)));
-        Self { begin: warp::uniform(begin), end: warp::uniform(end) }
-    }
-}
-
 impl Rows {
-    /// State before the first key, for the packed rows from `first_row` on.
-    #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, unit: &Unit, first_row: u32, lane: u32) -> Self {
-        let sight = Sight::new(a, &unit.sequence);
-        let last = unit.rows(a).saturating_sub(1);
-        let group = a.group;
-        let mut position = [0; ROWS];
-        for slot in 0..ROWS {
-            position[slot] = sight.position(query(first_row + tile::row(lane, slot), last, group));
-        }
-        Self { sight, position, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
-    }
+    /// State before the first key.
+    pub(super) const NONE: Self = Self { max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] };
 
-    /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
-    /// to it.
+    /// Takes scores, scaled and masked, into the maximum, and rescales `out` to it.
     ///
     /// # Safety
     /// Every lane of the warp reaches this call.
     #[inline(always)]
     pub(super) unsafe fn update<const SF: usize, const OF: usize>(
         &mut self,
-        scores: &mut [Fragment; SF],
+        scores: &[Fragment; SF],
         out: &mut [Fragment; OF],
-        token: u32,
-        lane: u32,
-        scaling: Scaling,
-        clear: Clear,
     ) {
-        scaling.apply(scores);
-        if token < clear.begin || token + (SF * tile::COLUMNS) as u32 > clear.end {
-            for f in 0..SF {
-                for i in 0..4 {
-                    if !self.sight.sees(self.position[tile::slot(i)], token + tile::column(lane, f, i)) {
-                        scores[f][i] = f32::NEG_INFINITY;
-                    }
-                }
-            }
-        }
-
         let mut max = self.max;
         for f in 0..SF {
             for i in 0..4 {
@@ -145,13 +166,6 @@ impl Rows {
         }
         weights
     }
-}
-
-/// Query of packed row `row`. Rows beyond the last one compute on zeros and are not written; they see what that one sees.
-#[inline(always)]
-fn query(row: u32, last: u32, group: u32) -> u32 {
-    // SAFETY: group is not 0.
-    unsafe { divide(row.min(last), group) }.0
 }
 
 /// What to subtract from scores whose maximum is `max`: itself, or 0 where no key was seen, so that minus

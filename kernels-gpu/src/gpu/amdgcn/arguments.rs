@@ -51,14 +51,9 @@ impl Arguments {
             // SAFETY: the lane is one of the wave's. CDNA4 ISA, "V_READLANE_B32".
             unsafe { [amdgpu::readlane_u32(low, lane), amdgpu::readlane_u32(high, lane)] }
         });
-        // Addresses whose memory LLVM knows to be global as they came.
-        AttentionArguments {
-            q: self.hot.q,
-            k: self.hot.k,
-            v: self.hot.v,
-            o: self.hot.o,
-            partial_o: self.hot.partial_o,
-            ..all
-        }
+        // Addresses that LLVM knows to be of global memory, as they came: others it reaches by another kind of access, and
+        // an atomic by a loop.
+        let AttentionArguments { q, k, v, o, partial_o, status, .. } = self.hot;
+        AttentionArguments { q, k, v, o, partial_o, status, ..all }
     }
 }

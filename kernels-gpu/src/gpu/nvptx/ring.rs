@@ -4,6 +4,7 @@
 //! 16 bytes; piece `p` of row `r` lies in place [`swizzled`]`(p, r)`, so that the eight rows which one phase of
 //! `ldmatrix` reads, and the pieces which one copy writes, lie in different banks.
 
+use super::math::opaque;
 use super::matrix::{Element, load_matrix_x4, load_matrix_x4_transposed};
 use super::query::Query;
 use super::tile::{COLUMNS, DEPTH, Fragment};
@@ -194,52 +195,50 @@ impl<
         const { assert!(Self::CHUNK <= warp::SIZE, "a lane for each token") };
         // SAFETY: the caller's promise.
         unsafe {
-            let found = chunk.find(warp::lane_id());
-            let pages = chunk.pages;
-            let (k, v) = (chunk.k, chunk.v);
-            let offset = |page, place| page_offset(page, pages.k_stride, place, chunk.k_stride);
-            self.copy_found::<QF, DEPTH>(stage, Self::K_PITCH, k, chunk.k_bytes, chunk.tokens, found, offset);
-            let stage = stage + Self::V_START;
-            let offset = |page, place| page_offset(page, pages.v_stride, place, chunk.v_stride);
-            self.copy_found::<OF, COLUMNS>(stage, Self::V_PITCH, v, chunk.v_bytes, chunk.tokens, found, offset);
+            let (page, place) = chunk.find(warp::lane_id());
+            let (k, v, tokens) = (chunk.k, chunk.v, chunk.tokens);
+            let own = page_offset(page, chunk.pages.k_stride, place, chunk.k_stride);
+            self.copy_found::<QF, DEPTH>(stage, Self::K_PITCH, k, own, chunk.k_bytes, tokens);
+            let own = page_offset(page, chunk.pages.v_stride, place, chunk.v_stride);
+            self.copy_found::<OF, COLUMNS>(stage + Self::V_START, Self::V_PITCH, v, own, chunk.v_bytes, tokens);
         }
     }
 
-    /// As [`Self::copy_rows`], of rows that lie `offset(page, place)` bytes behind `base`; each lane has found its own
-    /// token.
+    /// As [`Self::copy_rows`], of rows of which that of the lane's token lies `own` bytes behind `base`.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "of one call, twice")]
     unsafe fn copy_found<const FRAGMENTS: usize, const DIMS: usize>(
         &self,
         start: u32,
         pitch: u32,
         base: *const u8,
+        own: usize,
         bytes: u32,
         tokens: u32,
-        (page, place): (u32, u32),
-        offset: impl Fn(u32, u32) -> usize,
     ) {
         let pieces = (FRAGMENTS * DIMS) as u32 * 2 / PIECE;
         let step = (MEMBERS / pieces + 1).next_power_of_two() / 2;
         let member = if MEMBERS == warp::SIZE { warp::lane_id() } else { thread::thread_idx_x() };
+        // What follows from it is made anew each time: kept, it takes registers of a full file.
+        let member = opaque(member);
         let (row, piece) = (member / pieces, member % pieces);
         // Members that rest take part in the shuffles.
         let copies = row < step && row < Self::CHUNK;
         let target = start + row * pitch + swizzled(piece, row) * PIECE;
+        let base = base.wrapping_add((piece * PIECE) as usize);
         for i in 0..Self::CHUNK.div_ceil(step) {
             let token = row + i * step;
+            let lane = token % warp::SIZE;
             // SAFETY: all lanes are here; the piece of a row below `tokens` exists; of another one, no byte is read.
             unsafe {
-                let lane = token % warp::SIZE;
-                let source = base.wrapping_add(offset(warp::warp_shuffle(page, lane), warp::warp_shuffle(place, lane)));
+                let (low, high) = (warp::warp_shuffle(own as u32, lane), warp::warp_shuffle((own >> 32) as u32, lane));
+                let source = base.wrapping_add(low as usize | (high as usize) << 32);
                 let exists = token < tokens && piece * PIECE < bytes;
-                let (source, bytes) =
-                    if exists { (source.wrapping_add((piece * PIECE) as usize), PIECE) } else { (base, 0) };
                 if copies {
-                    copy::copy_16_zero_fill((target ^ (i * step % 8 * PIECE)) + i * step * pitch, source, bytes);
+                    let place = (target ^ (i * step % 8 * PIECE)) + i * step * pitch;
+                    copy::copy_16_zero_fill(place, source, if exists { PIECE } else { 0 });
                 }
             }
         }
