@@ -1,9 +1,12 @@
-//! Runs blocks on the host's cores and schedules the warps of a block. Knows no instruction.
+//! Runs blocks on the host's cores and schedules the warps of a block ([`warps`]). Knows no instruction.
 
+mod warps;
+
+use crate::clocks::Knowledge;
 use crate::counters::Counters;
 use crate::fault::Trap;
 use crate::memory::{Data, Memory, View};
-use crate::order::{OrderedLog, Releases, Segment, find_race};
+use crate::order::{self, OrderedLog, Releases, Segment, find_race};
 use crate::races::{Access, AccessLog, Merged, Race, Site};
 use crate::shared::Shared;
 use crate::{Fault, FaultKind};
@@ -11,10 +14,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Instructions that a warp executes before its siblings get a turn, unless it stops earlier.
-const QUANTUM: u32 = 1 << 14;
-/// Instructions of a block's warps without progress after which it waits for ever.
-const PATIENCE: u64 = 1 << 20;
 /// Blocks of an ordered kernel that are resident together.
 const RESIDENT: usize = 64;
 
@@ -40,6 +39,8 @@ pub(crate) struct KernelInfo {
     pub(crate) static_shared: u32,
     /// Width of the narrowest shared-memory access: 1, 2 or 4 bytes.
     pub(crate) shared_granule: u32,
+    /// Copy and matrix units that are told apart; 0 if the kernel uses none.
+    pub(crate) agents: u32,
     /// Most threads of a block (`.maxntid`, `max_flat_workgroup_size`).
     pub(crate) max_threads: u32,
     /// Set when what a block does depends on when other blocks run: it takes values from atomics, or waits for
@@ -61,6 +62,22 @@ pub(crate) enum Stop {
         threads: Option<u32>,
         /// Threads of the warp that have arrived.
         arrived: u32,
+        /// Those of them that say yes to a question that the barrier answers.
+        yes: u32,
+        /// Where the warp waits.
+        pc: u32,
+    },
+    /// Has arrived at a barrier of the block and goes on.
+    Arrive {
+        /// The barrier's number.
+        id: u32,
+        /// Threads that the barrier expects.
+        threads: u32,
+        /// Threads of the warp that have arrived.
+        arrived: u32,
+    },
+    /// Can go on only when something else has happened; says so again until it has.
+    Blocked {
         /// Where the warp waits.
         pc: u32,
     },
@@ -75,6 +92,8 @@ pub(crate) enum Stop {
 pub(crate) trait Program: Send + Sync {
     /// State of a warp: registers, program counter, lanes.
     type Warp: Send;
+    /// What the warps of a block share beside memory: barriers, and the units that work asynchronously.
+    type Units: Default + Send;
 
     /// What the engine needs to know.
     fn info(&self) -> &KernelInfo;
@@ -84,7 +103,31 @@ pub(crate) trait Program: Send + Sync {
     fn warp(&self, block: &Block<'_>, index: u32) -> Self::Warp;
 
     /// Executes until the warp stops, at most `budget` instructions.
-    fn run(&self, warp: &mut Self::Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap>;
+    fn run(
+        &self,
+        warp: &mut Self::Warp,
+        block: &mut Block<'_>,
+        units: &mut Self::Units,
+        budget: u32,
+    ) -> Result<Stop, Trap>;
+
+    /// The barrier that the warp waited at is complete; `yes` threads said yes, of `threads`.
+    fn released(&self, _warp: &mut Self::Warp, _yes: u32, _threads: u32) {}
+
+    /// No warp can go on: does asynchronous work that one of them waits for. `false`: there is none.
+    fn settle(&self, _units: &mut Self::Units, _block: &mut Block<'_>) -> Result<bool, Trap> {
+        Ok(false)
+    }
+
+    /// What a blocked warp waits for, in words.
+    fn waits_for(&self, _warp: &Self::Warp, _units: &Self::Units) -> String {
+        String::new()
+    }
+
+    /// All warps have ended: nothing may be left in flight.
+    fn finish(&self, _units: &mut Self::Units, _block: &mut Block<'_>) -> Result<(), Trap> {
+        Ok(())
+    }
 
     /// Text and place of the instruction at `pc`.
     fn locate(&self, pc: u32) -> (String, String);
@@ -145,6 +188,21 @@ impl Log<'_> {
             Self::Unordered(log) => log.add(access, address, bytes, site),
             Self::Ordered(log) => log.add(access, address, bytes, site, reads, writes),
         }
+    }
+}
+
+/// What warps of a block leave for those that find it at a barrier in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Left {
+    pub(crate) threads: Knowledge,
+    global: order::Left,
+}
+
+impl Left {
+    /// Adds what lies elsewhere.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.threads.add(&other.threads);
+        self.global.add(&other.global);
     }
 }
 
@@ -221,6 +279,30 @@ impl Block<'_> {
         }
     }
 
+    /// A warp leaves what it knows for other warps, its own past included.
+    pub(crate) fn release(&mut self, warp: u32, left: &mut Left) {
+        self.shared.release(warp, &mut left.threads);
+        if let Log::Ordered(log) = &mut self.log {
+            log.release(warp, &mut left.global);
+        }
+    }
+
+    /// A warp has found what others have left.
+    pub(crate) fn acquire(&mut self, warp: u32, left: &Left) {
+        self.shared.clocks.acquire(warp, &left.threads);
+        if let Log::Ordered(log) = &mut self.log {
+            log.acquire(warp, &left.global);
+        }
+    }
+
+    /// Warps have met at a barrier.
+    fn meet(&mut self, warps: &[u32]) {
+        self.shared.sync_block(warps);
+        if let Log::Ordered(log) = &mut self.log {
+            log.meet(warps);
+        }
+    }
+
     /// Something happened that another thread of the block can see: a shared store, a copy, an arrival.
     #[inline]
     pub(crate) fn made_progress(&mut self) {
@@ -248,8 +330,7 @@ impl<P: Program> AnyProgram for P {
     }
 
     fn start<'a>(&'a self, block: Block<'a>) -> Box<dyn Resident<'a> + 'a> {
-        let warps = (0..block.launch.warps()).map(|i| (self.warp(&block, i), WarpState::Ready)).collect();
-        Box::new(Warps { program: self, warps, block, idle: 0 })
+        Box::new(warps::Warps::new(self, block))
     }
 
     fn fault(&self, trap: Trap, launch: &Launch, block: [u32; 3]) -> Box<Fault> {
@@ -263,108 +344,6 @@ impl<P: Program> AnyProgram for P {
             thread: trap.thread.map(|thread| launch.thread_index(thread)),
             address: trap.address,
         })
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WarpState {
-    Ready,
-    Waiting { id: u32, threads: Option<u32>, arrived: u32, pc: u32 },
-    Done,
-}
-
-/// The warps of a block and what they share.
-struct Warps<'a, P: Program> {
-    program: &'a P,
-    warps: Vec<(P::Warp, WarpState)>,
-    block: Block<'a>,
-    /// Instructions since the last progress.
-    idle: u64,
-}
-
-impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
-    fn advance(&mut self) -> Result<bool, Trap> {
-        let (progress, instructions) = (self.block.progress, self.block.counters.instructions);
-        let mut running = None;
-        for (warp, state) in &mut self.warps {
-            if *state == WarpState::Ready {
-                *state = match self.program.run(warp, &mut self.block, QUANTUM)? {
-                    Stop::Exit => WarpState::Done,
-                    Stop::Barrier { id, threads, arrived, pc } => WarpState::Waiting { id, threads, arrived, pc },
-                    Stop::Yield { pc } => {
-                        running = Some(pc);
-                        WarpState::Ready
-                    }
-                };
-            }
-        }
-        if self.release_barriers()? || self.block.progress != progress {
-            self.idle = 0;
-            return Ok(false);
-        }
-        let Some(pc) = running else {
-            return self.warps.iter().all(|w| w.1 == WarpState::Done).then_some(true).map_or_else(|| self.stuck(), Ok);
-        };
-        self.idle += self.block.counters.instructions - instructions;
-        if self.idle > PATIENCE {
-            return Err(Trap { kind: FaultKind::WaitsForEver { steps: self.idle }, pc, thread: None, address: None });
-        }
-        Ok(false)
-    }
-
-    fn into_block(self: Box<Self>) -> Block<'a> {
-        self.block
-    }
-}
-
-impl<P: Program> Warps<'_, P> {
-    /// Warps that wait at barrier `id`, and the threads that have arrived with them.
-    fn waiting(&self, barrier: u32) -> (Vec<u32>, u32) {
-        let mut found = (Vec::new(), 0);
-        for (index, (_, state)) in self.warps.iter().enumerate() {
-            if let WarpState::Waiting { id, arrived, .. } = *state
-                && id == barrier
-            {
-                found.0.push(index as u32);
-                found.1 += arrived;
-            }
-        }
-        found
-    }
-
-    /// Lets go the warps whose barrier is complete.
-    fn release_barriers(&mut self) -> Result<bool, Trap> {
-        let mut released = false;
-        for index in 0..self.warps.len() {
-            let WarpState::Waiting { id, threads, .. } = self.warps[index].1 else { continue };
-            let expected = threads.unwrap_or(self.block.launch.threads());
-            let (warps, arrived) = self.waiting(id);
-            if arrived >= expected {
-                for &warp in &warps {
-                    self.warps[warp as usize].1 = WarpState::Ready;
-                }
-                self.block.shared.sync_block(&warps);
-                if let Log::Ordered(log) = &mut self.block.log {
-                    log.meet(&warps);
-                }
-                self.block.counters.barriers += 1;
-                released = true;
-            }
-        }
-        Ok(released)
-    }
-
-    /// No warp can go on, and not all are done: some barrier is never completed.
-    fn stuck(&self) -> Result<bool, Trap> {
-        let (id, threads, pc, index) = (self.warps.iter().enumerate())
-            .find_map(|(index, w)| match w.1 {
-                WarpState::Waiting { id, threads, pc, .. } => Some((id, threads, pc, index)),
-                _ => None,
-            })
-            .expect("a warp that is neither ready nor done waits");
-        let expected = threads.unwrap_or(self.block.launch.threads());
-        let kind = FaultKind::BarrierMissed { barrier: id, waiting: self.waiting(id).1, expected };
-        Err(Trap { kind, pc, thread: Some(index as u32 * self.block.launch.warp_size), address: None })
     }
 }
 
@@ -400,7 +379,7 @@ impl<'a> Running<'a> {
     fn shared(&self) -> Shared {
         let info = self.program.info();
         let bytes = info.static_shared + self.launch.dynamic_shared;
-        Shared::new(bytes, info.shared_granule, self.launch.warps(), self.launch.warp_size)
+        Shared::new(bytes, info.shared_granule, self.launch.warps(), self.launch.warp_size, info.agents)
     }
 
     /// Starts the next block, in `shared` if there is one from a block that is done.

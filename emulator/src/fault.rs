@@ -132,6 +132,20 @@ pub enum FaultKind {
         /// Instructions of warps since the last progress.
         steps: u64,
     },
+    /// All threads that have not ended wait for something that will never come.
+    #[error("no thread of the block can go on: {waits}")]
+    Deadlock {
+        /// Who waits for what.
+        waits: String,
+    },
+    /// Two accesses are in order, but one may not see the other: a fence is missing.
+    #[error("{what}, with no {fence} between")]
+    MissingFence {
+        /// The fence that would do.
+        fence: &'static str,
+        /// The two accesses.
+        what: String,
+    },
     /// The kernel stopped itself (trap, unreachable code).
     #[error("the kernel stopped itself")]
     Trap,

@@ -10,8 +10,9 @@
 //! counters whatever the number of host threads. How the parts fit together:
 //!
 //! - `memory` holds allocations with guard zones, and which of their bytes are defined;
-//! - `shared` holds a block's shared memory (LDS) and finds its races; `banks` counts its bank conflicts;
-//! - `races` finds races between blocks in global memory, `order` what orders them, `clocks` how that is known;
+//! - `shared` holds a block's shared memory (LDS); `banks` counts its bank conflicts;
+//! - `stamps` finds races within a block, `races` those between blocks in global memory, `order` what orders blocks,
+//!   `clocks` how order is known;
 //! - `engine` runs blocks and schedules the warps of a block; it knows no instruction;
 //! - an instruction set implements `engine::Program`: it decodes once and executes a warp;
 //! - `cdna` is gfx950.
@@ -29,6 +30,7 @@ mod order;
 mod ptx;
 mod races;
 mod shared;
+mod stamps;
 
 pub use counters::Counters;
 pub use error::Error;

@@ -12,7 +12,7 @@
 //!
 //! Within a warp, program order counts: a lane's fence covers the whole warp.
 
-use crate::clocks::Clocks;
+use crate::clocks::{self, Clocks};
 use crate::races::{Access, AccessLog, Page, Race, Site};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -41,6 +41,20 @@ fn learn(known: &mut Arc<Knowledge>, more: &Arc<Knowledge>) {
 /// What releases have left at the addresses of atomics, for all blocks of a launch.
 #[derive(Default)]
 pub(crate) struct Releases(Mutex<HashMap<u64, Arc<Knowledge>>>);
+
+/// What warps leave for others of their block.
+#[derive(Clone, Default)]
+pub(crate) struct Left {
+    clocks: clocks::Knowledge,
+    known: Arc<Knowledge>,
+}
+
+impl Left {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.clocks.add(&other.clocks);
+        learn(&mut self.known, &other.known);
+    }
+}
 
 /// Accesses of one warp between two points where order may change.
 pub(crate) struct Segment {
@@ -77,7 +91,7 @@ impl<'a> OrderedLog<'a> {
     pub(crate) fn new(block: u64, warps: u32, warp_size: u32, releases: &'a Releases) -> Self {
         let open =
             || Open { known: Arc::default(), to_release: None, acquired: Arc::default(), log: AccessLog::new(block) };
-        let clocks = Clocks::new(warps as usize);
+        let clocks = Clocks::new(warps as usize, 0);
         Self { block, warp_size, releases, clocks, warps: (0..warps).map(|_| open()).collect(), segments: Vec::new() }
     }
 
@@ -127,6 +141,21 @@ impl<'a> OrderedLog<'a> {
             learn(&mut known, &Arc::new(Knowledge::from([(self.block, own)])));
             self.warps[w].to_release = Some(known);
         }
+    }
+
+    /// A warp leaves what it knows for others of its block.
+    pub(crate) fn release(&mut self, warp: u32, left: &mut Left) {
+        self.close(warp);
+        self.clocks.release(warp, &mut left.clocks);
+        learn(&mut left.known, &self.warps[warp as usize].known);
+    }
+
+    /// A warp finds what others of its block have left.
+    pub(crate) fn acquire(&mut self, warp: u32, left: &Left) {
+        self.close(warp);
+        self.clocks.advance(warp);
+        self.clocks.acquire(warp, &left.clocks);
+        learn(&mut self.warps[warp as usize].known, &left.known);
     }
 
     /// These warps have met at a barrier.

@@ -53,9 +53,14 @@ pub(super) struct Decoder<'a> {
     footprint: Footprint,
     /// Narrowest shared access so far, in bytes.
     pub(super) granule: u32,
+    /// Whether the kernel uses units that work asynchronously.
+    units: bool,
     /// The instruction being decoded.
     pub(super) line: u32,
 }
+
+/// Copy and matrix units that are told apart in a block. A kernel that uses more of them has some that pass for one.
+const AGENTS: u32 = 24;
 
 /// Rounds up to a multiple of `align`.
 fn align_up(offset: u32, align: u32) -> u32 {
@@ -118,6 +123,7 @@ pub(super) fn decode(
             parameters,
             static_shared,
             shared_granule: decoder.granule,
+            agents: if decoder.units { AGENTS } else { 0 },
             max_threads: kernel.max_threads.unwrap_or(1024),
             ordered,
         },
@@ -183,6 +189,7 @@ impl<'a> Decoder<'a> {
             predicates: 0,
             footprint: Footprint::default(),
             granule: 4,
+            units: false,
             line: kernel.line,
         };
         decoder.place_registers(place)?;
@@ -227,6 +234,11 @@ impl<'a> Decoder<'a> {
 
     fn index(&self, index: usize) -> Result<Reg, Error> {
         Reg::try_from(index).map_err(|_| error(self.line, "the kernel has more than 65536 registers of a kind"))
+    }
+
+    /// The kernel has instructions whose work is done asynchronously.
+    pub(super) fn uses_units(&mut self) {
+        self.units = true;
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> Error {

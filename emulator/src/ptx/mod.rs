@@ -18,9 +18,11 @@ mod kinds;
 mod lanes;
 mod lexer;
 mod matrix;
+mod mbarrier;
 mod ops;
 mod parser;
 mod registers;
+mod units;
 mod warp;
 
 use crate::engine::AnyProgram;

@@ -350,8 +350,20 @@ pub(super) enum Op {
     BarrierBlock {
         id: Reg,
         threads: Option<Reg>,
+        reduction: Option<Reduction>,
+    },
+    BarrierArrive {
+        id: Reg,
+        threads: Reg,
     },
     BarrierWarp,
+    /// An operation on an mbarrier in shared memory.
+    Barrier {
+        address: Address,
+        op: BarrierOp,
+    },
+    /// Ordinary accesses to shared memory become visible to the asynchronous proxy.
+    FenceProxy,
     Fence {
         order: Order,
     },

@@ -6,7 +6,6 @@ use crate::counters::Class;
 use crate::ptx::decode::Decoder;
 use crate::ptx::ops::*;
 use crate::ptx::parser::Operand;
-use crate::races::Access;
 
 pub(super) fn mma(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     let form = m.flag("sync") && m.flag("aligned") && m.flag("row") && m.flag("col");
@@ -123,29 +122,4 @@ pub(super) fn lanes(
         }
     };
     Ok((op, Class::Lane, Together::Members(members)))
-}
-
-pub(super) fn sync(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
-    if matches!(name, "fence" | "membar") {
-        let inside = m.parts.contains(&"cta");
-        let (access, mut order) = m.access(Access::Read);
-        // A fence without a kind, and membar, is both.
-        if access == Access::Read && !inside {
-            order = Order { acquire: true, release: true };
-        }
-        return Ok(any(Op::Fence { order }, Class::Sync));
-    }
-    let _aligned = m.flag("aligned");
-    let warp = m.flag("warp");
-    let _block = m.flag("cta");
-    if !m.flag("sync") {
-        return Err(d.error(format!("{name} without .sync is not supported")));
-    }
-    if warp {
-        let members = d.source32(o.get(d, 0)?, Ty::B32)?;
-        return Ok((Op::BarrierWarp, Class::Sync, Together::Members(members)));
-    }
-    let id = d.source32(o.get(d, 0)?, Ty::U32)?;
-    let threads = if o.len() > 1 { Some(d.source32(o.get(d, 1)?, Ty::U32)?) } else { None };
-    Ok((Op::BarrierBlock { id, threads }, Class::Sync, Together::All))
 }
