@@ -31,11 +31,13 @@ mod ptx;
 mod races;
 mod shared;
 mod stamps;
+mod tensor_map;
 
 pub use counters::Counters;
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
 pub use machine::{Machine, Module};
+pub use tensor_map::{Swizzle, TensorMap};
 
 /// An architecture whose code can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

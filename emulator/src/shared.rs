@@ -3,7 +3,7 @@
 
 mod bulk;
 
-pub(crate) use bulk::Agent;
+pub(crate) use bulk::{Agent, CHUNK};
 
 use crate::clocks::{Clocks, Knowledge};
 use crate::stamps::{ATOMIC, Actor, Conflict, LAST_CLOCK, Stamps};

@@ -60,7 +60,7 @@ pub(super) struct Decoder<'a> {
 }
 
 /// Copy and matrix units that are told apart in a block. A kernel that uses more of them has some that pass for one.
-const AGENTS: u32 = 24;
+pub(super) const AGENTS: u32 = 24;
 
 /// Rounds up to a multiple of `align`.
 fn align_up(offset: u32, align: u32) -> u32 {

@@ -1,6 +1,7 @@
 //! Opcodes and their modifiers. Every modifier is either understood or an error.
 
 mod arithmetic;
+mod bulk;
 mod memory;
 mod moves;
 mod sync;

@@ -10,6 +10,7 @@ mod access;
 mod allocate;
 mod alu;
 mod bits;
+mod bulk;
 mod convert;
 mod decode;
 mod float;

@@ -30,6 +30,22 @@ impl Mma {
     }
 }
 
+/// A copy of whole pieces between global and shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bulk {
+    pub(super) shared: Address,
+    pub(super) global: BulkEnd,
+    /// The mbarrier that a copy to shared memory signals; a copy to global memory has none.
+    pub(super) barrier: Option<Address>,
+}
+
+/// The global side of a copy of whole pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BulkEnd {
+    Plain { address: Address, bytes: Reg },
+    Tensor { map: Address, coordinates: [Reg; 5], rank: usize },
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
     Int {
@@ -307,6 +323,12 @@ pub(super) enum Op {
     /// Waits until at most so many of the thread's groups are pending; `None`: commits, and waits for all.
     WaitCopies {
         pending: Option<u32>,
+    },
+    Bulk(Box<Bulk>),
+    CommitBulk,
+    /// Waits until at most so many of the thread's groups are pending.
+    WaitBulk {
+        pending: u32,
     },
     MatrixLoad {
         address: Address,

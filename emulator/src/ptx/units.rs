@@ -3,6 +3,8 @@
 //! Work is done as late as it may be: when no warp can go on, and then only what a warp waits for. So a wait that is
 //! missing, or one for something else, shows each time.
 
+use super::bulk::{Copy, End};
+use super::decode::AGENTS;
 use super::mbarrier::{Barrier, Wait};
 use crate::FaultKind;
 use crate::engine::{Block, Left};
@@ -19,6 +21,19 @@ pub(super) struct Units {
     wanted: Vec<Wait>,
     /// Arrivals that wait for copies.
     pub(super) arrivals: Vec<CopyArrival>,
+    /// Copies of whole pieces, the oldest first.
+    pub(super) copies: Vec<Copy>,
+    /// Groups of copies to global memory that each thread has committed.
+    groups: BTreeMap<u32, u32>,
+    /// What agents have been named for.
+    agents: Vec<Key>,
+}
+
+/// What an agent's work has in common: who waits for one piece of it knows of all that came before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// Copies that signal one mbarrier.
+    Barrier(u32),
 }
 
 /// A thread's copies (cp.async), and the barrier that they arrive at when they are done.
@@ -31,7 +46,7 @@ pub(super) struct CopyArrival {
 }
 
 /// A fault of work that an instruction has begun.
-fn trap(site: Site, kind: FaultKind) -> Trap {
+pub(super) fn trap(site: Site, kind: FaultKind) -> Trap {
     Trap { kind, pc: site.pc, thread: Some(site.thread), address: None }
 }
 
@@ -43,16 +58,71 @@ impl Units {
         }
     }
 
-    /// Does work that somebody waits for, or else the oldest. `false`: there is none.
-    pub(super) fn settle(&mut self, block: &mut Block<'_>) -> Result<bool, Trap> {
-        let wanted = std::mem::take(&mut self.wanted).into_iter().filter(|&wait| !self.is_complete(wait));
-        let wanted: Vec<u32> = wanted.map(|wait| wait.address).collect();
-        let found = self.arrivals.iter().position(|arrival| wanted.contains(&arrival.barrier));
-        if let Some(index) = found.or_else(|| (!self.arrivals.is_empty()).then_some(0)) {
-            self.finish_arrival(index, block)?;
-            return Ok(true);
+    /// The agent of a kind of work.
+    pub(super) fn agent(&mut self, key: Key) -> u32 {
+        let found = self.agents.iter().position(|&other| other == key);
+        let index = found.unwrap_or_else(|| {
+            self.agents.push(key);
+            self.agents.len() - 1
+        });
+        index as u32 % AGENTS
+    }
+
+    /// The group that a thread's next copy to global memory belongs to.
+    pub(super) fn open_group(&self, thread: u32) -> u32 {
+        self.groups.get(&thread).copied().unwrap_or(0)
+    }
+
+    pub(super) fn commit_group(&mut self, thread: u32) {
+        *self.groups.entry(thread).or_default() += 1;
+    }
+
+    /// All committed groups of a thread but the last `pending` are done.
+    pub(super) fn finish_groups(&mut self, thread: u32, pending: u32, block: &mut Block<'_>) -> Result<(), Trap> {
+        let committed = self.open_group(thread);
+        let done = |copy: &Copy| match copy.end {
+            End::Group(group) => copy.site.thread == thread && group + pending < committed,
+            End::Barrier { .. } => false,
+        };
+        while let Some(index) = self.copies.iter().position(done) {
+            self.copies.remove(index).finish(self, block)?;
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Does work that somebody waits for, or else the oldest that others can see. `false`: there is none.
+    pub(super) fn settle(&mut self, block: &mut Block<'_>) -> Result<bool, Trap> {
+        for wait in std::mem::take(&mut self.wanted) {
+            if !self.is_complete(wait) && self.settle_for(wait, block)? {
+                return Ok(true);
+            }
+        }
+        let copy = self.copies.iter().position(|copy| matches!(copy.end, End::Barrier { .. }));
+        if let Some(index) = copy {
+            self.copies.remove(index).finish(self, block)?;
+        } else if !self.arrivals.is_empty() {
+            self.finish_arrival(0, block)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Does what signals the barrier that somebody waits for, until the phase is complete.
+    fn settle_for(&mut self, wait: Wait, block: &mut Block<'_>) -> Result<bool, Trap> {
+        let mut done = false;
+        while !self.is_complete(wait) {
+            let signals = |copy: &Copy| matches!(copy.end, End::Barrier { address, .. } if address == wait.address);
+            if let Some(index) = self.copies.iter().position(signals) {
+                self.copies.remove(index).finish(self, block)?;
+            } else if let Some(index) = self.arrivals.iter().position(|arrival| arrival.barrier == wait.address) {
+                self.finish_arrival(index, block)?;
+            } else {
+                break;
+            }
+            done = true;
+        }
+        Ok(done)
     }
 
     fn finish_arrival(&mut self, index: usize, block: &mut Block<'_>) -> Result<(), Trap> {
@@ -73,7 +143,8 @@ impl Units {
 
     /// Nothing may be in flight when a block ends.
     pub(super) fn finish(&mut self) -> Result<(), Trap> {
-        let site = self.arrivals.first().map(|arrival| arrival.site);
+        let copy = self.copies.first().map(|copy| copy.site);
+        let site = copy.or(self.arrivals.first().map(|arrival| arrival.site));
         let what = "the block ends, and its asynchronous work was in flight";
         site.map_or(Ok(()), |site| Err(trap(site, FaultKind::UsedBeforeWait { what })))
     }

@@ -5,7 +5,7 @@ use super::mbarrier::{self, Wait};
 use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Special, Together};
 use super::registers::{FULL, LANES, Registers};
 use super::units::Units;
-use super::{access, alu, lanes, matrix};
+use super::{access, alu, bulk, lanes, matrix};
 use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
 use crate::fault::Trap;
@@ -393,6 +393,9 @@ impl Context<'_, '_> {
             Op::CopyAsync { to, from, bytes, used } => access::copy_async(self, *to, *from, *bytes, *used)?,
             Op::CommitCopies => access::commit_copies(self),
             Op::WaitCopies { pending } => access::wait_copies(self, *pending)?,
+            Op::Bulk(copy) => bulk::start(self, copy)?,
+            Op::CommitBulk => bulk::commit(self),
+            Op::WaitBulk { pending } => bulk::wait(self, *pending)?,
             Op::MatrixLoad { address, count, transpose, d } => {
                 matrix::load(self, *address, *count, *transpose, d)?;
             }

@@ -2,4 +2,5 @@
 //! small faulty kernel, and leaves its sound twin alone.
 
 mod barriers;
+mod copies;
 mod support;

@@ -52,6 +52,11 @@ impl Kernel {
         address
     }
 
+    /// Address of the buffer.
+    pub(crate) fn buffer(&self) -> u64 {
+        self.out
+    }
+
     fn run(&self) -> Result<Counters, Error> {
         let module = self.machine.load(self.text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
         self.machine.launch(&module, "k", [1, 1, 1], [self.threads, 1, 1], SHARED, &self.arguments)
