@@ -23,6 +23,8 @@ pub(super) struct Program {
     pub(super) code: Vec<Instruction>,
     /// Source text, for faults.
     pub(super) text: std::sync::Arc<[String]>,
+    /// What each instruction does with registers that units use: place, and whether it writes it. Empty if none do.
+    pub(super) touches: Vec<Box<[(Reg, bool)]>>,
     /// What the registers hold at the start.
     pub(super) registers: Registers,
     /// Local memory of a thread in bytes.
@@ -41,6 +43,8 @@ pub(super) enum Place {
 /// State of decoding a kernel.
 pub(super) struct Decoder<'a> {
     kernel: &'a Kernel<'a>,
+    /// What `.target` names.
+    target: &'a str,
     /// Number and place of each declared register.
     registers: HashMap<&'a str, (usize, Place)>,
     symbols: HashMap<&'a str, (Space, u64)>,
@@ -55,6 +59,8 @@ pub(super) struct Decoder<'a> {
     pub(super) granule: u32,
     /// Whether the kernel uses units that work asynchronously.
     units: bool,
+    /// Numbers of registers that units use while the warp goes on.
+    pinned: HashSet<usize>,
     /// The instruction being decoded.
     pub(super) line: u32,
 }
@@ -111,12 +117,13 @@ pub(super) fn decode(
         parameter_bytes = offset + parameter.bytes;
     }
     // First with a place for each register; then with places shared by those that are never live together.
-    let (_, code, footprints) = Decoder::run(kernel, &symbols, &|number| number)?;
+    let (first, code, footprints) = Decoder::run(module.target, kernel, &symbols, &|number| number)?;
     let read: HashSet<usize> = footprints.iter().flat_map(|f| f.reads.iter().copied()).collect();
     let ordered = code.iter().zip(&footprints).any(|(i, f)| depends_on_order(&i.op, f, &read));
     let banks: Vec<u8> = kernel.registers.iter().map(|(_, ty)| bank(ty)).collect();
-    let places = allocate(&footprints, &banks);
-    let (decoder, code, _) = Decoder::run(kernel, &symbols, &|number| places[number])?;
+    let places = allocate(&footprints, &banks, &first.pinned);
+    let touches = touches(&code, &footprints, &first.pinned, |number| (banks[number] == 0).then(|| places[number]));
+    let (decoder, code, _) = Decoder::run(module.target, kernel, &symbols, &|number| places[number])?;
     Ok(Program {
         info: KernelInfo {
             name: kernel.name.to_owned(),
@@ -129,10 +136,35 @@ pub(super) fn decode(
         },
         code,
         text,
+        touches,
         registers: Registers::new(&decoder.initial32, &decoder.initial64, decoder.predicates),
         local_bytes,
         parameter_bytes,
     })
+}
+
+/// What the instructions but those of the units do with the registers that units use. `place` is that of a 32-bit
+/// register.
+fn touches(
+    code: &[Instruction],
+    footprints: &[Footprint],
+    pinned: &HashSet<usize>,
+    place: impl Fn(usize) -> Option<usize>,
+) -> Vec<Box<[(Reg, bool)]>> {
+    if pinned.is_empty() {
+        return Vec::new();
+    }
+    let of = |(instruction, footprint): (&Instruction, &Footprint)| {
+        let list = |numbers: &[usize], writes: bool| -> Vec<(Reg, bool)> {
+            let places = numbers.iter().filter(|number| pinned.contains(number)).filter_map(|&number| place(number));
+            places.map(|place| (place as Reg, writes)).collect()
+        };
+        if matches!(instruction.op, Op::Wgmma(_)) {
+            return Box::default();
+        }
+        [list(&footprint.reads, false), list(&footprint.writes, true)].concat().into()
+    };
+    code.iter().zip(footprints).map(of).collect()
 }
 
 /// Which registers a register shares places with: 64 bits, predicates, or all others.
@@ -174,12 +206,14 @@ fn next(instruction: &Instruction, index: usize) -> Vec<usize> {
 impl<'a> Decoder<'a> {
     /// Decodes all instructions; `place` gives each register, by its number, a place in its bank.
     fn run(
+        target: &'a str,
         kernel: &'a Kernel<'a>,
         symbols: &HashMap<&'a str, (Space, u64)>,
         place: &dyn Fn(usize) -> usize,
     ) -> Result<(Self, Vec<Instruction>, Vec<Footprint>), Error> {
         let mut decoder = Self {
             kernel,
+            target,
             registers: HashMap::new(),
             symbols: symbols.clone(),
             initial32: Vec::new(),
@@ -190,6 +224,7 @@ impl<'a> Decoder<'a> {
             footprint: Footprint::default(),
             granule: 4,
             units: false,
+            pinned: HashSet::new(),
             line: kernel.line,
         };
         decoder.place_registers(place)?;
@@ -239,6 +274,40 @@ impl<'a> Decoder<'a> {
     /// The kernel has instructions whose work is done asynchronously.
     pub(super) fn uses_units(&mut self) {
         self.units = true;
+    }
+
+    /// An instruction of one architecture only, or of its family.
+    pub(super) fn need_target(&self, targets: &[&str]) -> Result<(), Error> {
+        if targets.contains(&self.target) {
+            return Ok(());
+        }
+        Err(self.error(format!("the instruction needs .target {}, not {}", targets.join(" or "), self.target)))
+    }
+
+    /// Registers of a list that a unit reads, and writes if they are its results, while the warp goes on.
+    pub(super) fn unit_registers(
+        &mut self,
+        operand: &Operand<'_>,
+        count: usize,
+        writes: bool,
+    ) -> Result<Box<[Reg]>, Error> {
+        let parts = Self::elements(operand);
+        if parts.len() != count {
+            return Err(self.error(format!("expected {count} registers, found {}", parts.len())));
+        }
+        let mut registers = Vec::new();
+        for part in parts {
+            let Operand::Register(name) = part else { return Err(self.error(format!("{part:?} is not a register"))) };
+            let (number, place) = self.find(name)?;
+            let Place::R32(reg) = place else { return Err(self.error(format!("{name} must have 32 bits"))) };
+            self.footprint.reads.push(number);
+            if writes {
+                self.footprint.writes.push(number);
+            }
+            self.pinned.insert(number);
+            registers.push(reg);
+        }
+        Ok(registers.into())
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> Error {

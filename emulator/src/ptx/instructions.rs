@@ -6,6 +6,7 @@ mod memory;
 mod moves;
 mod sync;
 mod warp;
+mod wgmma;
 
 use super::decode::Decoder;
 use super::ops::*;
@@ -121,6 +122,7 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
         "cp" => memory::copy(d, &mut m, &o)?,
         "ldmatrix" | "stmatrix" => memory::matrix_access(d, name, &mut m, &o)?,
         "mma" => warp::mma(d, &mut m, &o)?,
+        "wgmma" => wgmma::decode(d, &mut m, &o)?,
         "shfl" | "vote" | "redux" | "elect" | "activemask" => warp::lanes(d, name, &mut m, &o)?,
         "bar" | "barrier" => sync::barrier(d, name, &mut m, &o)?,
         "fence" | "membar" => sync::fence(d, &mut m)?,
@@ -168,6 +170,7 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
 
 /// setmaxnreg: how many registers a warp has changes nothing here.
 fn registers_wanted(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
+    d.need_target(&["sm_90a", "sm_100a", "sm_100f"])?;
     let form = m.one_of(&["inc", "dec"]).is_some() && m.flag("sync") && m.flag("aligned") && m.flag("u32");
     let count = d.immediate(o.get(d, 0)?)?;
     if !form || !(24..=256).contains(&count) || !count.is_multiple_of(8) {

@@ -362,11 +362,30 @@ pub(super) enum BarrierOp {
     },
 }
 
-/// Element type of the A and B operands of `mma.sync` with f32 accumulators.
+/// Element type of the A and B operands of products with f32 accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatrixTy {
     Bf16,
     F16,
     E4m3,
     E5m2,
+}
+
+impl MatrixTy {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "bf16" => Self::Bf16,
+            "f16" => Self::F16,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn bytes(self) -> u32 {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::E4m3 | Self::E5m2 => 1,
+        }
+    }
 }

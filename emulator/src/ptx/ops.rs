@@ -1,5 +1,6 @@
 //! Decoded instructions. Registers are indices into a warp's register banks; constants are registers too.
 
+use super::descriptor::Major;
 use crate::counters::Class;
 use crate::races::Access;
 
@@ -21,13 +22,39 @@ pub(super) struct Mma {
 impl Mma {
     /// Elements of A or B in a register.
     pub(super) fn per_register(&self) -> usize {
-        if matches!(self.a_ty, MatrixTy::E4m3 | MatrixTy::E5m2) { 4 } else { 2 }
+        4 / self.a_ty.bytes() as usize
     }
 
     /// Registers of B that are used; A has twice as many.
     pub(super) fn b_registers(&self) -> usize {
         self.k as usize / 4 / self.per_register()
     }
+}
+
+/// `d = a * b + d` for a warp's share of a warpgroup: 16 of 64 rows.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wgmma {
+    pub(super) a_ty: MatrixTy,
+    pub(super) b_ty: MatrixTy,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    /// The accumulator's registers, in PTX's order.
+    pub(super) d: Box<[Reg]>,
+    pub(super) a: WgmmaA,
+    /// A descriptor.
+    pub(super) b: Reg,
+    /// Whether `d` is added.
+    pub(super) accumulate: PredSource,
+    pub(super) negate: [bool; 2],
+    pub(super) major: [Major; 2],
+}
+
+/// Where a warpgroup's A lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WgmmaA {
+    /// A descriptor.
+    Shared(Reg),
+    Registers([Reg; 4]),
 }
 
 /// A copy of whole pieces between global and shared memory.
@@ -343,6 +370,14 @@ pub(super) enum Op {
         a: [Reg; 4],
     },
     Mma(Box<Mma>),
+    Wgmma(Box<Wgmma>),
+    /// Registers may be used by the products that follow.
+    WgmmaFence,
+    WgmmaCommit,
+    /// Waits until at most so many of the warp's groups of products are pending.
+    WgmmaWait {
+        pending: u32,
+    },
     Shuffle {
         mode: ShuffleMode,
         d: Reg,

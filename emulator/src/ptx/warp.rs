@@ -5,6 +5,7 @@ use super::mbarrier::{self, Wait};
 use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Special, Together};
 use super::registers::{FULL, LANES, Registers};
 use super::units::Units;
+use super::wgmma::{self, Products};
 use super::{access, alu, bulk, lanes, matrix};
 use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
@@ -53,6 +54,8 @@ pub(super) struct Warp {
     pub(super) committed: [u32; LANES],
     /// The question that the barrier it waits at answers, and the lanes that wait.
     reduction: Option<(Reduction, u32)>,
+    /// Products of its warpgroup in flight.
+    pub(super) products: Products,
     /// What lanes that are blocked wait for.
     pub(super) wait: Option<Wait>,
 }
@@ -160,6 +163,7 @@ impl engine::Program for Program {
             copies: Vec::new(),
             committed: [0; LANES],
             reduction: None,
+            products: Products::default(),
             wait: None,
         }
     }
@@ -198,6 +202,11 @@ impl engine::Program for Program {
                     let kind = FaultKind::Divergent { active: context.mask.into(), needed: mask.into() };
                     return Err(Context { mask, ..context }.trap_all(kind));
                 }
+            }
+            if let Some(touches) = self.touches.get(pc as usize)
+                && !touches.is_empty()
+            {
+                wgmma::touch(&mut context, touches)?;
             }
             context.block.counters.instruction(instruction.class);
             match context.execute(&instruction.op)? {
@@ -403,6 +412,10 @@ impl Context<'_, '_> {
                 matrix::store(self, *address, *count, *transpose, a)?;
             }
             Op::Mma(mma) => matrix::multiply(self, mma)?,
+            Op::Wgmma(op) => wgmma::start(self, op)?,
+            Op::WgmmaFence => wgmma::fence(self),
+            Op::WgmmaCommit => wgmma::commit(self),
+            Op::WgmmaWait { pending } => wgmma::wait(self, *pending)?,
             Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } | Op::BarrierWarp => {
                 lanes::exchange(self, &[(self.mask, op)]);
             }
@@ -418,7 +431,12 @@ impl Context<'_, '_> {
             Op::Nothing => {}
             Op::Branch { target } => return Ok(Flow::Jump { target: *target, lanes: self.mask }),
             Op::BranchIndexed { index, targets } => return self.branch_indexed(*index, targets),
-            Op::Exit => return Ok(Flow::Exit(self.mask)),
+            Op::Exit => {
+                if self.mask == self.warp.live() {
+                    wgmma::finish(self)?;
+                }
+                return Ok(Flow::Exit(self.mask));
+            }
             Op::Trap => {
                 if self.mask != 0 {
                     return Err(self.trap_all(FaultKind::Trap));

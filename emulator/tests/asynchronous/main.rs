@@ -3,4 +3,6 @@
 
 mod barriers;
 mod copies;
+mod layout;
 mod support;
+mod wgmma;
