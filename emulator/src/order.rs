@@ -38,6 +38,14 @@ fn learn(known: &mut Arc<Knowledge>, more: &Arc<Knowledge>) {
     }
 }
 
+/// Whether `known` holds all of `more`.
+fn covers(known: &Knowledge, more: &Knowledge) -> bool {
+    let of = |(block, clocks): (&u64, &Vec<u32>)| {
+        known.get(block).is_some_and(|mine| mine.iter().zip(clocks).all(|(mine, clock)| mine >= clock))
+    };
+    more.iter().all(of)
+}
+
 /// What releases have left at the addresses of atomics, for all blocks of a launch.
 #[derive(Default)]
 pub(crate) struct Releases(Mutex<HashMap<u64, Arc<Knowledge>>>);
@@ -127,11 +135,9 @@ impl<'a> OrderedLog<'a> {
     /// A fence at the scope of the device or wider.
     pub(crate) fn fence(&mut self, warp: u32, acquire: bool, release: bool) {
         let w = warp as usize;
-        if acquire && !self.warps[w].acquired.is_empty() {
-            self.close(warp);
-            self.clocks.advance(warp);
+        if acquire {
             let acquired = std::mem::take(&mut self.warps[w].acquired);
-            learn(&mut self.warps[w].known, &acquired);
+            self.learn(warp, &acquired);
         }
         if release {
             self.close(warp);
@@ -140,6 +146,15 @@ impl<'a> OrderedLog<'a> {
             let mut known = self.warps[w].known.clone();
             learn(&mut known, &Arc::new(Knowledge::from([(self.block, own)])));
             self.warps[w].to_release = Some(known);
+        }
+    }
+
+    /// What a warp does from now on comes after what it learns. Asking again and again teaches it nothing.
+    fn learn(&mut self, warp: u32, more: &Arc<Knowledge>) {
+        if !covers(&self.warps[warp as usize].known, more) {
+            self.close(warp);
+            self.clocks.advance(warp);
+            learn(&mut self.warps[warp as usize].known, more);
         }
     }
 
@@ -152,10 +167,8 @@ impl<'a> OrderedLog<'a> {
 
     /// A warp finds what others of its block have left.
     pub(crate) fn acquire(&mut self, warp: u32, left: &Left) {
-        self.close(warp);
-        self.clocks.advance(warp);
         self.clocks.acquire(warp, &left.clocks);
-        learn(&mut self.warps[warp as usize].known, &left.known);
+        self.learn(warp, &left.known);
     }
 
     /// These warps have met at a barrier.
@@ -205,10 +218,10 @@ pub(crate) fn find_race(segments: &[Segment]) -> Option<Race> {
                 if first.block == second.block || j < i && other.is_written() {
                     continue;
                 }
-                if let Some(race) = page.race(other, number, (Some(first.block), Some(second.block)))
-                    && found.is_none_or(|found| race.address < found.address)
-                    && !first.before(second)
+                if !first.before(second)
                     && !second.before(first)
+                    && let Some(race) = page.race(other, number, (Some(first.block), Some(second.block)))
+                    && found.is_none_or(|found| race.address < found.address)
                 {
                     found = Some(race);
                 }
