@@ -8,14 +8,11 @@ use crate::fault::Trap;
 use crate::memory::{Data, Memory, View};
 use crate::order::{self, OrderedLog, Releases, Segment, find_race};
 use crate::races::{Access, AccessLog, Merged, Race, Site};
-use crate::shared::Shared;
+use crate::shared::{Agents, Shared};
 use crate::{Fault, FaultKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-
-/// Blocks of an ordered kernel that are resident together.
-const RESIDENT: usize = 64;
 
 /// One argument of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +36,8 @@ pub(crate) struct KernelInfo {
     pub(crate) static_shared: u32,
     /// Width of the narrowest shared-memory access: 1, 2 or 4 bytes.
     pub(crate) shared_granule: u32,
-    /// Copy and matrix units that are told apart; 0 if the kernel uses none.
-    pub(crate) agents: u32,
+    /// Copy and matrix units that are told apart.
+    pub(crate) agents: Agents,
     /// Most threads of a block (`.maxntid`, `max_flat_workgroup_size`).
     pub(crate) max_threads: u32,
     /// Set when what a block does depends on when other blocks run: it takes values from atomics, or waits for
@@ -145,6 +142,8 @@ pub(crate) struct Launch {
     pub(crate) parameters: Vec<u8>,
     /// Lanes of a warp.
     pub(crate) warp_size: u32,
+    /// Blocks of an ordered kernel that are resident together.
+    pub(crate) resident: u32,
 }
 
 impl Launch {
@@ -321,6 +320,8 @@ pub(crate) trait AnyProgram: Send + Sync {
 pub(crate) trait Resident<'a> {
     /// Gives each warp that can run a turn. `true`: the block is done.
     fn advance(&mut self) -> Result<bool, Trap>;
+    /// Instructions since the last progress; other blocks' progress counts too.
+    fn idle(&mut self) -> &mut u64;
     fn into_block(self: Box<Self>) -> Block<'a>;
 }
 
@@ -470,7 +471,7 @@ impl<'a> Running<'a> {
 
     /// Runs all blocks on this host thread, `RESIDENT` at a time, in turns.
     fn run_in_order(&'a self) {
-        let mut residents: Vec<_> = (0..RESIDENT).map_while(|_| self.start(None)).collect();
+        let mut residents: Vec<_> = (0..self.launch.resident).map_while(|_| self.start(None)).collect();
         while !residents.is_empty() {
             let mut still = Vec::with_capacity(residents.len());
             for (linear, mut resident) in residents {
@@ -487,6 +488,10 @@ impl<'a> Running<'a> {
                 }
             }
             residents = still;
+            // Whoever waits for another block waits with good reason as long as some block gets on.
+            if residents.iter_mut().any(|(_, resident)| *resident.idle() == 0) {
+                residents.iter_mut().for_each(|(_, resident)| *resident.idle() = 0);
+            }
         }
         let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
         if let Some(race) = find_race(&outcome.segments) {

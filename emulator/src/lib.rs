@@ -79,6 +79,16 @@ impl Arch {
         }
     }
 
+    /// Blocks that run at the same time where one can wait for another: one on each multiprocessor of an H200, a B200;
+    /// on gfx950 fewer than there are compute units.
+    pub(crate) const fn resident_blocks(self) -> u32 {
+        match self {
+            Self::Sm90 => 132,
+            Self::Sm100 => 148,
+            Self::Gfx950 => 64,
+        }
+    }
+
     /// Bytes of global memory that a machine of this architecture has unless told otherwise: those of an
     /// H200, a B200, an MI350X.
     pub const fn memory_bytes(self) -> u64 {

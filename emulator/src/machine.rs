@@ -192,6 +192,7 @@ impl Machine {
             }
             parameters[parameter.offset as usize..][..bytes].copy_from_slice(&cell.to_le_bytes()[..bytes]);
         }
-        Ok(Launch { grid, block, dynamic_shared: shared_bytes, parameters, warp_size: self.arch.warp_size() })
+        let (warp_size, resident) = (self.arch.warp_size(), self.arch.resident_blocks());
+        Ok(Launch { grid, block, dynamic_shared: shared_bytes, parameters, warp_size, resident })
     }
 }

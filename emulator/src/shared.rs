@@ -3,7 +3,7 @@
 
 mod bulk;
 
-pub(crate) use bulk::{Agent, CHUNK};
+pub(crate) use bulk::{Agent, Agents, CHUNK};
 
 use crate::clocks::{Clocks, Knowledge};
 use crate::stamps::{ATOMIC, Actor, Conflict, LAST_CLOCK, Stamps};
@@ -50,20 +50,20 @@ fn race(conflict: Conflict) -> FaultKind {
 }
 
 impl Shared {
-    /// `granule_bytes` is the width of the kernel's narrowest shared access: 1, 2 or 4; `agents` is how many copy and
-    /// matrix units are told apart, 0 for a kernel that uses none.
-    pub(crate) fn new(bytes: u32, granule_bytes: u32, warps: u32, warp_size: u32, agents: u32) -> Self {
-        let (bytes, width) = (bytes as usize, (warps + agents) as usize);
+    /// `granule_bytes` is the width of the kernel's narrowest shared access: 1, 2 or 4; `agents` are the copy and
+    /// matrix units that it uses.
+    pub(crate) fn new(bytes: u32, granule_bytes: u32, warps: u32, warp_size: u32, agents: Agents) -> Self {
+        let (bytes, width, none) = (bytes as usize, (warps + agents.readers) as usize, agents == Agents::NONE);
         let granule = granule_bytes.clamp(1, 4).ilog2();
         Self {
             bytes: vec![0; bytes],
             state: vec![0; bytes],
-            reading: if agents == 0 { Vec::new() } else { vec![0; bytes.div_ceil(bulk::CHUNK as usize)] },
-            fenced: if agents == 0 { Vec::new() } else { vec![0; (warps * warp_size) as usize] },
+            reading: if none { Vec::new() } else { vec![0; bytes.div_ceil(bulk::CHUNK as usize)] },
+            fenced: if none { Vec::new() } else { vec![0; (warps * warp_size) as usize] },
             granule,
             warp_size,
             stamps: Stamps::new(bytes.div_ceil(1 << granule), width, warp_size),
-            clocks: Clocks::new(warps as usize, agents as usize),
+            clocks: Clocks::new(warps as usize, (agents.readers + agents.writers) as usize),
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
     const ONE: Data = Data { words: [1, 2, 3, 4], undefined: 0 };
 
     fn shared() -> Shared {
-        let mut shared = Shared::new(1024, 4, 2, 32, 0);
+        let mut shared = Shared::new(1024, 4, 2, 32, Agents::NONE);
         shared.begin_block();
         shared
     }
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn order_passes_from_warp_to_warp() {
-        let mut s = Shared::new(64, 4, 3, 32, 0);
+        let mut s = Shared::new(64, 4, 3, 32, Agents::NONE);
         s.begin_block();
         s.write(0, 0, 4, 4, ONE).unwrap();
         s.sync_block(&[0, 1]);
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn narrow_granules_do_not_invent_races() {
-        let mut s = Shared::new(64, 2, 1, 32, 0);
+        let mut s = Shared::new(64, 2, 1, 32, Agents::NONE);
         s.begin_block();
         s.write(0, 0, 2, 2, ONE).unwrap();
         s.write(1, 2, 2, 2, ONE).unwrap();

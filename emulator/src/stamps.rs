@@ -43,10 +43,10 @@ pub(crate) struct Conflict {
 /// Last accesses to each granule of a memory.
 pub(crate) struct Stamps {
     warp_size: u32,
-    /// Warps and agents.
+    /// Warps, and those agents that read.
     width: usize,
     writes: Vec<u32>,
-    /// One a warp or agent: `reads[granule * width + warp]`.
+    /// One for each of them: `reads[granule * width + warp]`.
     reads: Vec<u32>,
 }
 

@@ -101,7 +101,7 @@ impl Kernel {
             parameters: visible.map(|a| Parameter { name: a.name.clone(), offset: a.offset, bytes: a.bytes }).collect(),
             static_shared: kernel.descriptor.lds_bytes,
             shared_granule: steps.iter().map(|step| shared_granule(&step.inst)).min().unwrap_or(4),
-            agents: 0,
+            agents: crate::shared::Agents::NONE,
             max_threads: kernel.max_threads,
             ordered: takes_turns(&steps),
         };

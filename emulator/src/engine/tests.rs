@@ -54,7 +54,7 @@ fn launch(
         parameters: vec![Parameter { name: "p".into(), offset: 0, bytes: 4 }],
         static_shared: 0,
         shared_granule: 4,
-        agents: 0,
+        agents: crate::shared::Agents::NONE,
         max_threads: 1024,
         ordered,
     };
@@ -157,7 +157,7 @@ fn launches_that_do_not_fit_are_refused() {
         parameters: vec![Parameter { name: "n".into(), offset: 0, bytes: 4 }],
         static_shared: 1024,
         shared_granule: 4,
-        agents: 0,
+        agents: crate::shared::Agents::NONE,
         max_threads: 128,
         ordered: false,
     };

@@ -103,6 +103,10 @@ impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
         Ok(false)
     }
 
+    fn idle(&mut self) -> &mut u64 {
+        &mut self.idle
+    }
+
     fn into_block(self: Box<Self>) -> Block<'a> {
         self.block
     }

@@ -9,6 +9,7 @@ use super::parser::{Kernel, Module, Operand, Statement, Variable, integer};
 use super::registers::Registers;
 use crate::Error;
 use crate::engine::{KernelInfo, Parameter};
+use crate::shared::Agents;
 use std::collections::{HashMap, HashSet};
 
 /// Generic addresses of shared memory start here; offsets are below 2^32.
@@ -65,8 +66,9 @@ pub(super) struct Decoder<'a> {
     pub(super) line: u32,
 }
 
-/// Copy and matrix units that are told apart in a block. A kernel that uses more of them has some that pass for one.
-pub(super) const AGENTS: u32 = 24;
+/// Threads that give work to the matrix unit, and barriers that copies signal, as far as they are told apart in a
+/// block. A kernel that uses more of them has some that pass for one.
+pub(super) const AGENTS: Agents = Agents { readers: 2, writers: 24 };
 
 /// Rounds up to a multiple of `align`.
 fn align_up(offset: u32, align: u32) -> u32 {
@@ -130,7 +132,7 @@ pub(super) fn decode(
             parameters,
             static_shared,
             shared_granule: decoder.granule,
-            agents: if decoder.units { AGENTS } else { 0 },
+            agents: if decoder.units { AGENTS } else { Agents::NONE },
             max_threads: kernel.max_threads.unwrap_or(1024),
             ordered,
         },

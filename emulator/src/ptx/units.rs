@@ -26,7 +26,8 @@ pub(super) struct Units {
     /// Groups of copies to global memory that each thread has committed.
     groups: BTreeMap<u32, u32>,
     /// What agents have been named for.
-    agents: Vec<Key>,
+    issuers: Vec<Key>,
+    signals: Vec<Key>,
 }
 
 /// What an agent's work has in common: who waits for one piece of it knows of all that came before.
@@ -34,6 +35,8 @@ pub(super) struct Units {
 pub(super) enum Key {
     /// Copies that signal one mbarrier.
     Barrier(u32),
+    /// Products that one thread has issued, which are done in order.
+    Issuer(u32),
 }
 
 /// A thread's copies (cp.async), and the barrier that they arrive at when they are done.
@@ -60,12 +63,15 @@ impl Units {
 
     /// The agent of a kind of work.
     pub(super) fn agent(&mut self, key: Key) -> u32 {
-        let found = self.agents.iter().position(|&other| other == key);
-        let index = found.unwrap_or_else(|| {
-            self.agents.push(key);
-            self.agents.len() - 1
+        let (list, first, count) = match key {
+            Key::Issuer(_) => (&mut self.issuers, 0, AGENTS.readers),
+            Key::Barrier(_) => (&mut self.signals, AGENTS.readers, AGENTS.writers),
+        };
+        let index = list.iter().position(|&other| other == key).unwrap_or_else(|| {
+            list.push(key);
+            list.len() - 1
         });
-        index as u32 % AGENTS
+        first + index as u32 % count
     }
 
     /// The group that a thread's next copy to global memory belongs to.

@@ -389,6 +389,10 @@ impl Context<'_, '_> {
             Op::Load { address, access, order, ty, count, d } => {
                 access::load(self, *address, *access, *ty, *count, d)?;
                 self.fence(Order { release: false, ..*order });
+                if order.acquire {
+                    // Probably again and again: what is waited for must have a chance to happen.
+                    return Ok(Flow::Yield);
+                }
             }
             Op::Store { address, access, order, ty, count, a } => {
                 self.fence(Order { acquire: false, ..*order });

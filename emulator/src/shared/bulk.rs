@@ -11,6 +11,18 @@ use std::ops::Range;
 /// Bytes that are accessed together.
 pub(crate) const CHUNK: u32 = 16;
 
+/// How many units are told apart in a block. The numbers of those that read shared memory come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agents {
+    pub(crate) readers: u32,
+    pub(crate) writers: u32,
+}
+
+impl Agents {
+    /// Those of a kernel that uses none.
+    pub(crate) const NONE: Self = Self { readers: 0, writers: 0 };
+}
+
 /// A unit that works for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agent {
