@@ -121,6 +121,11 @@ impl Clocks {
         }
     }
 
+    /// How often they have started again.
+    pub(crate) fn era(&self) -> u32 {
+        self.era
+    }
+
     fn maps(&mut self) -> impl Iterator<Item = &mut Map> {
         [&mut self.known, &mut self.visible].into_iter().chain(&mut self.tensor)
     }
@@ -205,6 +210,11 @@ impl Clocks {
     /// Index of an agent among all that have clocks.
     pub(crate) fn agent(&self, agent: u32) -> u32 {
         self.warps as u32 + agent
+    }
+
+    /// Whether someone is an agent.
+    pub(crate) fn is_agent(&self, who: u32) -> bool {
+        who as usize >= self.warps
     }
 
     /// What an agent (by its index among all) has begun until now is found by whoever acquires `left`.

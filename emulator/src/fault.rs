@@ -90,6 +90,20 @@ pub enum FaultKind {
         /// Which accesses met, the other's first.
         what: &'static str,
     },
+    /// Two warps touched the same tensor memory, one writing, with nothing between that orders them.
+    #[error("tensor memory race with thread {other} of the block ({what}) and no synchronisation between")]
+    TensorRace {
+        /// Linear index of a thread of the other warp.
+        other: u32,
+        /// Which accesses met, the other's first.
+        what: &'static str,
+    },
+    /// A rule of tensor memory is broken.
+    #[error("{what}")]
+    TensorMemory {
+        /// The rule, in words.
+        what: String,
+    },
     /// Two blocks touched the same global bytes, one writing, with nothing between that orders them.
     #[error("global memory race with {}, and no release - atomic - acquire between", other_block(.other))]
     GlobalRace {

@@ -4,7 +4,7 @@
 use super::allocate::{Footprint, allocate};
 use super::instructions;
 use super::lexer::error;
-use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, Together, Ty, Vector};
+use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, TensorOp, Together, Ty, Vector};
 use super::parser::{Kernel, Module, Operand, Statement, Variable, integer};
 use super::registers::Registers;
 use crate::Error;
@@ -31,6 +31,13 @@ pub(super) struct Program {
     /// Local memory of a thread in bytes.
     pub(super) local_bytes: u32,
     pub(super) parameter_bytes: u32,
+}
+
+impl Program {
+    /// The units that it uses.
+    pub(super) fn agents(&self) -> Agents {
+        self.info.agents
+    }
 }
 
 /// Where a declared register lives.
@@ -161,7 +168,8 @@ fn touches(
             let places = numbers.iter().filter(|number| pinned.contains(number)).filter_map(|&number| place(number));
             places.map(|place| (place as Reg, writes)).collect()
         };
-        if matches!(instruction.op, Op::Wgmma(_)) {
+        let loads = |op: &Op| matches!(op, Op::Tensor(op) if matches!(**op, TensorOp::Load { .. }));
+        if matches!(instruction.op, Op::Wgmma(_)) || loads(&instruction.op) {
             return Box::default();
         }
         [list(&footprint.reads, false), list(&footprint.writes, true)].concat().into()
@@ -286,30 +294,43 @@ impl<'a> Decoder<'a> {
         Err(self.error(format!("the instruction needs .target {}, not {}", targets.join(" or "), self.target)))
     }
 
-    /// Registers of a list that a unit reads, and writes if they are its results, while the warp goes on.
-    pub(super) fn unit_registers(
-        &mut self,
-        operand: &Operand<'_>,
-        count: usize,
-        writes: bool,
-    ) -> Result<Box<[Reg]>, Error> {
+    /// 32-bit registers of a list, with their numbers.
+    fn registers32(&self, operand: &Operand<'_>, count: usize) -> Result<Vec<(usize, Reg)>, Error> {
         let parts = Self::elements(operand);
         if parts.len() != count {
             return Err(self.error(format!("expected {count} registers, found {}", parts.len())));
         }
-        let mut registers = Vec::new();
-        for part in parts {
+        let of = |part: &Operand<'_>| {
             let Operand::Register(name) = part else { return Err(self.error(format!("{part:?} is not a register"))) };
-            let (number, place) = self.find(name)?;
-            let Place::R32(reg) = place else { return Err(self.error(format!("{name} must have 32 bits"))) };
-            self.footprint.reads.push(number);
-            if writes {
-                self.footprint.writes.push(number);
+            match self.find(name)? {
+                (number, Place::R32(reg)) => Ok((number, reg)),
+                _ => Err(self.error(format!("{name} must have 32 bits"))),
             }
-            self.pinned.insert(number);
-            registers.push(reg);
-        }
-        Ok(registers.into())
+        };
+        parts.iter().map(of).collect()
+    }
+
+    /// Registers of a list that are read.
+    pub(super) fn list32(&mut self, operand: &Operand<'_>, count: usize) -> Result<Box<[Reg]>, Error> {
+        let registers = self.registers32(operand, count)?;
+        self.footprint.reads.extend(registers.iter().map(|register| register.0));
+        Ok(registers.into_iter().map(|register| register.1).collect())
+    }
+
+    /// Registers of a list that a unit reads while the warp goes on.
+    pub(super) fn unit_sources(&mut self, operand: &Operand<'_>, count: usize) -> Result<Box<[Reg]>, Error> {
+        let numbers = self.registers32(operand, count)?.into_iter().map(|register| register.0);
+        self.pinned.extend(numbers);
+        self.list32(operand, count)
+    }
+
+    /// Registers of a list that a unit writes while the warp goes on.
+    pub(super) fn unit_results(&mut self, operand: &Operand<'_>, count: usize) -> Result<Box<[Reg]>, Error> {
+        let registers = self.registers32(operand, count)?;
+        let numbers = || registers.iter().map(|register| register.0);
+        self.pinned.extend(numbers());
+        self.footprint.writes.extend(numbers());
+        Ok(registers.iter().map(|register| register.1).collect())
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> Error {

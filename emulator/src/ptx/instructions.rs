@@ -5,6 +5,7 @@ mod bulk;
 mod memory;
 mod moves;
 mod sync;
+mod tcgen05;
 mod warp;
 mod wgmma;
 
@@ -122,6 +123,7 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
         "cp" => memory::copy(d, &mut m, &o)?,
         "ldmatrix" | "stmatrix" => memory::matrix_access(d, name, &mut m, &o)?,
         "mma" => warp::mma(d, &mut m, &o)?,
+        "tcgen05" => tcgen05::decode(d, &mut m, &o)?,
         "wgmma" => wgmma::decode(d, &mut m, &o)?,
         "shfl" | "vote" | "redux" | "elect" | "activemask" => warp::lanes(d, name, &mut m, &o)?,
         "bar" | "barrier" => sync::barrier(d, name, &mut m, &o)?,

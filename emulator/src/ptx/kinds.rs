@@ -246,6 +246,7 @@ pub(super) enum Space {
     Shared,
     Local,
     Param,
+    Tensor,
 }
 
 /// How a memory operation or a fence orders others, as other blocks can see it.

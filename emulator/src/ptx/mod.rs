@@ -24,6 +24,8 @@ mod mbarrier;
 mod ops;
 mod parser;
 mod registers;
+mod tcgen05;
+mod tensor;
 mod units;
 mod warp;
 mod wgmma;

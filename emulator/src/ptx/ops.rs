@@ -57,6 +57,61 @@ pub(super) enum WgmmaA {
     Registers([Reg; 4]),
 }
 
+/// `d = a * b + d` with `d` in tensor memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TensorMma {
+    /// Bytes of an element.
+    pub(super) bytes: u32,
+    pub(super) d: Address,
+    pub(super) a: TensorA,
+    /// A descriptor of the matrix.
+    pub(super) b: Reg,
+    /// The instruction's descriptor.
+    pub(super) descriptor: Reg,
+    /// Whether `d` is added.
+    pub(super) accumulate: PredSource,
+}
+
+/// Where A lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TensorA {
+    /// A descriptor.
+    Shared(Reg),
+    Tensor(Address),
+}
+
+/// An instruction on tensor memory.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum TensorOp {
+    /// Writes the address of so many columns to shared memory.
+    Alloc {
+        to: Address,
+        columns: Reg,
+    },
+    Relinquish,
+    Free {
+        address: Reg,
+        columns: Reg,
+    },
+    Mma(TensorMma),
+    Commit {
+        barrier: Address,
+    },
+    FenceBefore,
+    FenceAfter,
+    WaitLoads,
+    WaitStores,
+    /// A register a column.
+    Load {
+        address: Address,
+        d: Box<[Reg]>,
+    },
+    Store {
+        address: Address,
+        a: Box<[Reg]>,
+    },
+}
+
 /// A copy of whole pieces between global and shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bulk {
@@ -374,6 +429,7 @@ pub(super) enum Op {
     /// Registers may be used by the products that follow.
     WgmmaFence,
     WgmmaCommit,
+    Tensor(Box<TensorOp>),
     /// Waits until at most so many of the warp's groups of products are pending.
     WgmmaWait {
         pending: u32,

@@ -6,11 +6,13 @@
 use super::bulk::{Copy, End};
 use super::decode::AGENTS;
 use super::mbarrier::{Barrier, Wait};
+use super::tcgen05::Work;
+use super::tensor::TensorMemory;
 use crate::FaultKind;
 use crate::engine::{Block, Left};
 use crate::fault::Trap;
 use crate::races::Site;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The barriers and asynchronous work of a block.
 #[derive(Default)]
@@ -23,6 +25,11 @@ pub(super) struct Units {
     pub(super) arrivals: Vec<CopyArrival>,
     /// Copies of whole pieces, the oldest first.
     pub(super) copies: Vec<Copy>,
+    /// What each thread has given to the matrix unit, in order.
+    pipes: BTreeMap<u32, VecDeque<Work>>,
+    pub(super) tensor: Option<Box<TensorMemory>>,
+    /// Where tensor memory was last allocated.
+    pub(super) allocator: Site,
     /// Groups of copies to global memory that each thread has committed.
     groups: BTreeMap<u32, u32>,
     /// What agents have been named for.
@@ -108,10 +115,35 @@ impl Units {
             self.copies.remove(index).finish(self, block)?;
         } else if !self.arrivals.is_empty() {
             self.finish_arrival(0, block)?;
+        } else if let Some((&thread, _)) = self.pipes.iter().find(|(_, pipe)| !pipe.is_empty()) {
+            self.finish_work(thread, block)?;
         } else {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Gives work of a thread to the matrix unit.
+    pub(super) fn give(&mut self, thread: u32, work: Work) {
+        self.pipes.entry(thread).or_default().push_back(work);
+    }
+
+    /// Does the oldest work of a thread, up to a commit.
+    fn finish_work(&mut self, thread: u32, block: &mut Block<'_>) -> Result<(), Trap> {
+        while let Some(work) = self.pipes.get_mut(&thread).and_then(VecDeque::pop_front) {
+            let last = matches!(work, Work::Commit { .. });
+            work.finish(self, block)?;
+            if last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread that has committed work to a barrier.
+    fn committer(&self, address: u32) -> Option<u32> {
+        let commits = |work: &Work| matches!(work, Work::Commit { barrier, .. } if *barrier == address);
+        self.pipes.iter().find(|(_, pipe)| pipe.iter().any(commits)).map(|(&thread, _)| thread)
     }
 
     /// Does what signals the barrier that somebody waits for, until the phase is complete.
@@ -123,6 +155,8 @@ impl Units {
                 self.copies.remove(index).finish(self, block)?;
             } else if let Some(index) = self.arrivals.iter().position(|arrival| arrival.barrier == wait.address) {
                 self.finish_arrival(index, block)?;
+            } else if let Some(thread) = self.committer(wait.address) {
+                self.finish_work(thread, block)?;
             } else {
                 break;
             }
@@ -147,11 +181,23 @@ impl Units {
         Ok(())
     }
 
-    /// Nothing may be in flight when a block ends.
+    /// Nothing may be in flight when a block ends, and tensor memory must be free.
     pub(super) fn finish(&mut self) -> Result<(), Trap> {
         let copy = self.copies.first().map(|copy| copy.site);
-        let site = copy.or(self.arrivals.first().map(|arrival| arrival.site));
+        let product = self.pipes.values().flatten().find_map(|work| match work {
+            Work::Product(product) => Some(product.site),
+            Work::Commit { .. } => None,
+        });
         let what = "the block ends, and its asynchronous work was in flight";
-        site.map_or(Ok(()), |site| Err(trap(site, FaultKind::UsedBeforeWait { what })))
+        if let Some(site) = copy.or(self.arrivals.first().map(|arrival| arrival.site)).or(product) {
+            return Err(trap(site, FaultKind::UsedBeforeWait { what }));
+        }
+        match self.tensor.as_ref().map_or(0, |tensor| tensor.allocated()) {
+            0 => Ok(()),
+            columns => {
+                let what = format!("the block ends, and {columns} columns of tensor memory were not freed");
+                Err(Trap { thread: None, ..trap(self.allocator, FaultKind::TensorMemory { what }) })
+            }
+        }
     }
 }

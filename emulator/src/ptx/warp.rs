@@ -6,11 +6,12 @@ use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Special, T
 use super::registers::{FULL, LANES, Registers};
 use super::units::Units;
 use super::wgmma::{self, Products};
-use super::{access, alu, bulk, lanes, matrix};
+use super::{access, alu, bulk, lanes, matrix, tcgen05};
 use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
 use crate::fault::Trap;
 use crate::races::Site;
+use std::collections::BTreeSet;
 
 /// Lanes that are at the same instruction.
 #[derive(Clone, Copy)]
@@ -56,7 +57,9 @@ pub(super) struct Warp {
     reduction: Option<(Reduction, u32)>,
     /// Products of its warpgroup in flight.
     pub(super) products: Products,
-    /// What lanes that are blocked wait for.
+    /// Registers that loads from tensor memory have not reached.
+    pub(super) loading: BTreeSet<Reg>,
+    /// What lanes that are blocked wait for; `None`: tensor memory.
     pub(super) wait: Option<Wait>,
 }
 
@@ -164,6 +167,7 @@ impl engine::Program for Program {
             committed: [0; LANES],
             reduction: None,
             products: Products::default(),
+            loading: BTreeSet::new(),
             wait: None,
         }
     }
@@ -271,7 +275,7 @@ impl engine::Program for Program {
     }
 
     fn waits_for(&self, warp: &Warp, units: &Units) -> String {
-        warp.wait.map_or_else(|| "nothing".into(), |wait| units.describe(wait))
+        warp.wait.map_or_else(|| "free columns of tensor memory".into(), |wait| units.describe(wait))
     }
 
     fn finish(&self, units: &mut Units, _: &mut Block<'_>) -> Result<(), Trap> {
@@ -417,6 +421,7 @@ impl Context<'_, '_> {
             }
             Op::Mma(mma) => matrix::multiply(self, mma)?,
             Op::Wgmma(op) => wgmma::start(self, op)?,
+            Op::Tensor(op) => return tcgen05::execute(self, op),
             Op::WgmmaFence => wgmma::fence(self),
             Op::WgmmaCommit => wgmma::commit(self),
             Op::WgmmaWait { pending } => wgmma::wait(self, *pending)?,

@@ -58,10 +58,13 @@ fn illegal(what: String) -> FaultKind {
     FaultKind::Illegal { what }
 }
 
-/// Another instruction reads or writes registers that products use.
+/// Another instruction reads or writes registers that units use.
 pub(super) fn touch(cx: &mut Context<'_, '_>, touches: &[(Reg, bool)]) -> Result<(), Trap> {
-    let products = &mut cx.warp.products;
     for &(reg, writes) in touches {
+        if cx.warp.loading.contains(&reg) {
+            return Err(cx.trap_all(FaultKind::UsedBeforeWait { what: "registers of tcgen05.ld used" }));
+        }
+        let products = &mut cx.warp.products;
         if products.accumulators.contains(&reg) {
             let what = "registers of an accumulator of wgmma used";
             return Err(cx.trap_all(FaultKind::UsedBeforeWait { what }));

@@ -5,4 +5,5 @@ mod barriers;
 mod copies;
 mod layout;
 mod support;
+mod tensor;
 mod wgmma;

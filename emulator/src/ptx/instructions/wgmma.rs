@@ -48,10 +48,11 @@ fn product(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Resu
         return Err(d.error(format!("wgmma {shape_name} of {a_name} and {b_name} is not supported")));
     }
     m.parts.clear();
-    let accumulator = d.unit_registers(o.get(d, 0)?, n as usize / 2, true)?;
+    d.unit_sources(o.get(d, 0)?, n as usize / 2)?;
+    let accumulator = d.unit_results(o.get(d, 0)?, n as usize / 2)?;
     let a = match o.get(d, 1)? {
         vector @ Operand::Vector(_) => {
-            let registers = d.unit_registers(vector, 4, false)?;
+            let registers = d.unit_sources(vector, 4)?;
             WgmmaA::Registers([0, 1, 2, 3].map(|i| registers[i]))
         }
         descriptor => WgmmaA::Shared(d.source64(descriptor, Ty::B64)?),
