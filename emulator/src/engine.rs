@@ -9,7 +9,8 @@ use crate::memory::{Data, Memory, View};
 use crate::order::{self, OrderedLog, Releases, Segment, find_race};
 use crate::races::{Access, AccessLog, Merged, Race, Site};
 use crate::shared::{Agents, Shared};
-use crate::{Fault, FaultKind};
+use crate::trace::Tracer;
+use crate::{Fault, FaultKind, TraceEvent, TraceKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -144,6 +145,8 @@ pub(crate) struct Launch {
     pub(crate) warp_size: u32,
     /// Blocks of an ordered kernel that are resident together.
     pub(crate) resident: u32,
+    /// Linear index of the block whose events are wanted.
+    pub(crate) traced: Option<u64>,
 }
 
 impl Launch {
@@ -212,6 +215,7 @@ pub(crate) struct Block<'a> {
     pub(crate) index: [u32; 3],
     pub(crate) shared: Shared,
     pub(crate) counters: Counters,
+    tracer: Option<Tracer>,
     view: View<'a>,
     log: Log<'a>,
     /// Grows with whatever another thread could notice.
@@ -275,6 +279,14 @@ impl Block<'_> {
     pub(crate) fn global_fence(&mut self, warp: u32, acquire: bool, release: bool) {
         if let Log::Ordered(log) = &mut self.log {
             log.fence(warp, acquire, release);
+        }
+    }
+
+    /// Notes an event of a warp, if that is wanted.
+    pub(crate) fn note(&mut self, warp: u32, kind: impl FnOnce(&mut Tracer) -> TraceKind) {
+        if let Some(tracer) = &mut self.tracer {
+            let kind = kind(tracer);
+            tracer.add(self.counters.instructions, warp, self.counters.special_instructions, kind);
         }
     }
 
@@ -356,6 +368,8 @@ struct Outcome {
     /// Blocks done whose predecessors are not all merged yet.
     early: BTreeMap<u64, AccessLog>,
     next: u64,
+    /// Events of the block that is traced.
+    events: Vec<TraceEvent>,
     /// What the blocks of an ordered kernel did.
     segments: Vec<Segment>,
     /// The fault of the lowest block so far.
@@ -396,6 +410,7 @@ impl<'a> Running<'a> {
             index: self.launch.block_index(linear),
             shared,
             counters: Counters::default(),
+            tracer: (self.launch.traced == Some(linear)).then(Tracer::default),
             view: View::new(self.memory, self.allocations),
             log: if self.program.info().ordered {
                 let (warps, warp_size) = (self.launch.warps(), self.launch.warp_size);
@@ -434,6 +449,9 @@ impl<'a> Running<'a> {
         let outcome = &mut *outcome;
         outcome.counters += block.counters;
         outcome.counters.blocks += 1;
+        if let Some(tracer) = block.tracer {
+            outcome.events = tracer.finish();
+        }
         match block.log {
             Log::Ordered(log) => outcome.segments.extend(log.finish()),
             Log::Unordered(log) => drop(outcome.early.insert(linear, log)),
@@ -500,8 +518,12 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Runs a kernel to its end.
-pub(crate) fn run(program: &dyn AnyProgram, launch: &Launch, memory: &Memory) -> Result<Counters, Box<Fault>> {
+/// Runs a kernel to its end. The events are those of the traced block.
+pub(crate) fn run(
+    program: &dyn AnyProgram,
+    launch: &Launch,
+    memory: &Memory,
+) -> Result<(Counters, Vec<TraceEvent>), Box<Fault>> {
     let allocations = memory.snapshot();
     let running = Running {
         program,
@@ -527,7 +549,7 @@ pub(crate) fn run(program: &dyn AnyProgram, launch: &Launch, memory: &Memory) ->
     let outcome = running.outcome.into_inner().expect("no panic while the lock is held");
     match outcome.fault {
         Some((_, fault)) => Err(fault),
-        None => Ok(outcome.counters),
+        None => Ok((outcome.counters, outcome.events)),
     }
 }
 

@@ -32,12 +32,14 @@ mod races;
 mod shared;
 mod stamps;
 mod tensor_map;
+mod trace;
 
 pub use counters::Counters;
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
 pub use machine::{Machine, Module};
 pub use tensor_map::{Swizzle, TensorMap};
+pub use trace::{TraceEvent, TraceKind};
 
 /// An architecture whose code can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -64,7 +64,11 @@ impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
             if !matches!(state, State::Ready | State::Blocked { .. }) {
                 continue;
             }
-            *state = match self.program.run(warp, &mut self.block, &mut self.units, QUANTUM)? {
+            let stop = self.program.run(warp, &mut self.block, &mut self.units, QUANTUM)?;
+            if let Some(tracer) = &mut self.block.tracer {
+                tracer.turn(index as u32, self.block.counters.special_instructions);
+            }
+            *state = match stop {
                 Stop::Exit => State::Done,
                 Stop::Barrier { id, threads, arrived, yes, pc } => {
                     State::AtBarrier(Waiting { id, threads, arrived, yes, pc })

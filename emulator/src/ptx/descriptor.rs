@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(of(Swizzle::None, 256, 2048).piece(Major::Mn, 3, 9), 3 * 2048 + 256 + 16);
         // Row 11 of eight pieces; the row within its eight is exchanged into the piece.
         assert_eq!(of(Swizzle::Span128, 0, 1024).piece(Major::K, 11, 1), 1024 + 3 * 128 + (1 ^ 3) * 16);
-        assert_eq!(of(Swizzle::Span64, 0, 512).piece(Major::K, 3, 1), 3 * 64 + (1 ^ 1) * 16);
-        assert_eq!(of(Swizzle::Span32, 0, 256).piece(Major::K, 5, 1), 5 * 32 + (1 ^ 1) * 16);
+        assert_eq!(of(Swizzle::Span64, 0, 512).piece(Major::K, 3, 2), 3 * 64 + (2 ^ 1) * 16);
+        assert_eq!(of(Swizzle::Span32, 0, 256).piece(Major::K, 5, 1), 5 * 32);
         assert_eq!(of(Swizzle::Span128, 8192, 1024).piece(Major::Mn, 9, 10), 8192 + 1024 + 2 * 128 + (1 ^ 2) * 16);
     }
 

@@ -7,9 +7,9 @@ use super::access::{addresses, resolve, shared_address};
 use super::ops::{Address, BarrierOp, PhaseSource, Reg, Space};
 use super::units::{CopyArrival, Units};
 use super::warp::{Context, Flow, lanes_of};
-use crate::FaultKind;
 use crate::engine::Left;
 use crate::fault::Trap;
+use crate::{FaultKind, TraceKind};
 
 /// Most arrivals, and most bytes in flight, of a phase.
 const MOST: i64 = (1 << 20) - 1;
@@ -249,6 +249,7 @@ fn test(
                 && let Some(barrier) = cx.units.barriers.get(&place)
             {
                 cx.block.acquire(cx.warp.index, &barrier.done);
+                cx.block.note(cx.warp.index, |_| TraceKind::Waited { barrier: place, phases: barrier.phase });
             }
         }
     }

@@ -26,6 +26,7 @@ mod parser;
 mod registers;
 mod tcgen05;
 mod tensor;
+mod unit_ops;
 mod units;
 mod warp;
 mod wgmma;

@@ -10,13 +10,13 @@ use super::ops::{Address, MatrixTy, PredSource, Reg, Space, TensorA, TensorMma, 
 use super::tensor::{LANES, QUADRANT, Region, TensorMemory, Use};
 use super::units::{Key, Units, trap};
 use super::warp::{Context, Flow};
-use crate::FaultKind;
 use crate::engine::{Block, Left};
 use crate::fault::Trap;
 use crate::memory::Data;
 use crate::races::Site;
 use crate::shared::Agent;
 use crate::stamps::Actor;
+use crate::{FaultKind, TraceKind};
 
 /// Columns of tensor memory that a product's A takes.
 const A_COLUMNS: u32 = 8;
@@ -35,6 +35,8 @@ pub(super) enum Work {
 /// A product that has not been done.
 pub(super) struct Product {
     pub(super) site: Site,
+    /// Its number in a trace.
+    number: u32,
     shape: Shape,
     a: A,
     b: Matrix,
@@ -208,6 +210,8 @@ fn load(cx: &mut Context<'_, '_>, address: Address, d: &[Reg]) -> Result<(), Tra
         cx.warp.registers.set(reg, u32::MAX, &values, undefined);
     }
     cx.warp.loading.extend(d);
+    let Region { column, columns, .. } = region;
+    cx.block.note(cx.warp.index, |_| TraceKind::Loaded { column, columns });
     Ok(())
 }
 
@@ -223,6 +227,8 @@ fn store(cx: &mut Context<'_, '_>, address: Address, a: &[Reg]) -> Result<(), Tr
             tensor(cx).set(first + lane as u32, column, value, undefined >> lane & 1 != 0);
         }
     }
+    let Region { column, columns, .. } = region;
+    cx.block.note(cx.warp.index, |_| TraceKind::Stored { column, columns });
     Ok(())
 }
 
@@ -246,7 +252,8 @@ fn wide(cx: &Context<'_, '_>, lane: usize, reg: Reg) -> Result<u64, FaultKind> {
 fn matrix(cx: &Context<'_, '_>, lane: usize, reg: Reg, shape: Shape, which: usize) -> Result<Matrix, FaultKind> {
     let descriptor = Descriptor::decode(Form::Tcgen05, wide(cx, lane, reg)?).map_err(illegal)?;
     let count = [shape.m, shape.n][which];
-    if shape.major[which] == Major::Mn && count * shape.types[which].bytes() % 16 != 0 {
+    let whole = (count * shape.types[which].bytes()).is_multiple_of(16);
+    if shape.major[which] == Major::Mn && !whole {
         return Err(illegal("an MN-major operand whose rows are no whole pieces of 16 bytes"));
     }
     Ok(descriptor.matrix(shape.major[which], shape.types[which], 0, count, shape.k))
@@ -292,8 +299,12 @@ fn start_lane(cx: &mut Context<'_, '_>, lane: usize, op: &TensorMma) -> Result<(
         tensor.begin(Use::Accumulator, d, &actor, (warp, clocks))?;
     }
     cx.block.counters.matrix_macs += u64::from(shape.m * shape.n * shape.k);
-    let site = cx.site(lane);
-    let product = Product { site, shape, a, b, d: d.column, accumulate };
+    let (site, mut number) = (cx.site(lane), 0);
+    cx.block.note(warp, |tracer| {
+        number = tracer.next_product();
+        TraceKind::Issued { product: number, accumulator: d.column }
+    });
+    let product = Product { site, number, shape, a, b, d: d.column, accumulate };
     cx.units.give(thread, Work::Product(Box::new(product)));
     Ok(())
 }
@@ -342,6 +353,8 @@ fn commit(cx: &mut Context<'_, '_>, barrier: Address) -> Result<(), Trap> {
         let mut left = Left::default();
         cx.block.shared.release_agent(agent, &mut left.threads);
         cx.units.give(thread, Work::Commit { site, barrier: place, left });
+        let warp = cx.warp.index;
+        cx.block.note(warp, |tracer| TraceKind::Committed { barrier: place, last: tracer.last_product() });
         Ok(())
     };
     step().map_err(|kind| cx.trap(kind, lane, Some(at)))
@@ -352,9 +365,12 @@ impl Work {
     pub(super) fn finish(self, units: &mut Units, block: &mut Block<'_>) -> Result<(), Trap> {
         match self {
             Self::Product(product) => {
+                let issuer = product.site.thread / QUADRANT;
                 if let Some(tensor) = &mut units.tensor {
                     product.execute(tensor, block);
                 }
+                let product = product.number;
+                block.note(issuer, |_| TraceKind::Done { product });
                 Ok(())
             }
             Self::Commit { site, barrier, left } => units.signal(barrier, &left, 0, 1).map_err(|kind| trap(site, kind)),

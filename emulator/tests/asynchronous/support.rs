@@ -1,6 +1,6 @@
 //! Small kernels, and what comes out of them.
 
-use splitkv_emulator::{Arch, Counters, Error, Fault, Machine};
+use splitkv_emulator::{Arch, Counters, Error, Fault, Machine, TraceEvent};
 
 /// Bytes of the buffer that kernels write.
 const OUT: u64 = 1 << 18;
@@ -60,6 +60,13 @@ impl Kernel {
     fn run(&self) -> Result<Counters, Error> {
         let module = self.machine.load(self.text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
         self.machine.launch(&module, "k", [1, 1, 1], [self.threads, 1, 1], SHARED, &self.arguments)
+    }
+
+    /// What the matrix unit and the warps do.
+    pub(crate) fn trace(&self) -> Vec<TraceEvent> {
+        let module = self.machine.load(self.text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+        let traced = self.machine.trace(&module, "k", [1, 1, 1], [self.threads, 1, 1], SHARED, &self.arguments, 0);
+        traced.unwrap_or_else(|error| panic!("a sound kernel: {error}"))
     }
 
     /// The first `N` words of the buffer.

@@ -2,7 +2,7 @@
 
 use super::layout::{Element, Image, Layout, fill, image, value};
 use super::support::Kernel;
-use splitkv_emulator::{Fault, FaultKind};
+use splitkv_emulator::{Fault, FaultKind, TraceKind};
 
 /// Where matrices lie in shared memory: behind the barrier and the place of the allocation's address.
 const A: usize = 1024;
@@ -182,6 +182,47 @@ fn products_add_up_in_order() {
     );
     let column: Vec<f32> = small.expected(1.0).into_iter().step_by(32).collect();
     assert_eq!(small.kernel(&body).floats(64), column);
+}
+
+/// A product, and a second one that is issued before or after the warps compute with the first one's result.
+#[test]
+fn a_trace_shows_what_is_in_flight_while_warps_compute() {
+    let second = "@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r7], %d4, %d5, %r6, %p5;";
+    let compute = "ex2.approx.ftz.f32 %f1, 0f3f800000; ex2.approx.ftz.f32 %f2, 0f3f800000;";
+    let load = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r31}, [%r5];";
+    let store = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%r31};";
+    let body = |early: &str, late: &str| {
+        format!(
+            "add.u32 %r7, %r4, 128; {} {} {early} {} {AFTER} {load} {WAIT_LD} {compute} {store} {WAIT_ST} {late} {} {}",
+            SIMPLE.mma("%p5"),
+            commit(),
+            wait(0),
+            wait(1),
+            end(256)
+        )
+    };
+    let issue = format!("{second} {}", commit());
+    let of = |early: &str, late: &str| {
+        let events = SIMPLE.kernel(&body(early, late)).trace();
+        let place = |kind: TraceKind, warp: u32| {
+            events.iter().position(|event| (event.kind, event.warp) == (kind, warp)).unwrap()
+        };
+        let computed: Vec<usize> = (0..4).map(|warp| place(TraceKind::Computed { special: 2 }, warp)).collect();
+        let loaded: Vec<usize> = (0..4).map(|warp| place(TraceKind::Loaded { column: 0, columns: 1 }, warp)).collect();
+        assert!(computed.iter().zip(&loaded).all(|(computed, loaded)| computed > loaded));
+        let stored = place(TraceKind::Stored { column: 0, columns: 1 }, 3);
+        assert_eq!(computed[3] + 1, stored);
+        let done = |product| place(TraceKind::Done { product }, 0);
+        assert!(done(0) < loaded[0] && done(0) < done(1));
+        assert_eq!(place(TraceKind::Waited { barrier: 0, phases: 1 }, 3), loaded[3] - 1);
+        let issued = place(TraceKind::Issued { product: 1, accumulator: 128 }, 0);
+        assert_eq!(place(TraceKind::Committed { barrier: 0, last: 1 }, 0), issued + 1);
+        assert!(done(1) > computed[0]);
+        (0..4).filter(|&warp| issued < computed[warp] && computed[warp] < done(1)).count()
+    };
+    assert_eq!(of(&issue, ""), 4, "the second product is in flight while all warps compute");
+    assert_eq!(of("", &issue), 3, "thread 0's warp has computed before it issues");
+    assert_eq!(of("", &format!("bar.sync 0; {issue}")), 0);
 }
 
 /// Stores A to tensor memory from registers, behind the accumulator, as its operand.
