@@ -71,6 +71,12 @@ impl Catalogue {
         combine.copied().ok_or_else(|| Error::argument("catalogue", "no combine kernel", "one, to merge splits"))
     }
 
+    /// The kernel that merges a caller's partial results.
+    pub(crate) fn merge(&self) -> Result<Kernel> {
+        let merge = self.kernels.iter().find(|kernel| kernel.role == Role::Merge);
+        merge.copied().ok_or_else(|| Error::argument("kernels", "no merge kernel", "one"))
+    }
+
     /// [`Catalogue::fitting`]'s kernels, those that split the KV over warps and fewest query tiles first.
     pub(crate) fn variants(&self, problem: &Problem) -> Result<Vec<Variant>> {
         let of_dtype: Vec<_> = self.attention().filter(|a| Some(a.operand) == problem.dtype.operand()).collect();
@@ -108,7 +114,7 @@ impl Catalogue {
                 shape,
                 q_tiles,
             }),
-            Role::Combine | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Read { .. } => None,
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, STATUS_BAD_LENGTH};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, STATUS_BAD_LENGTH, STATUS_BAD_LSE};
 
 use crate::driver::{Handle, LaunchCall};
 use crate::kernels::LoadedKernel;
@@ -53,12 +53,26 @@ pub struct Executor {
 
 /// What the kernels found wrong with values that only the device knew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// A length was negative or beyond `sk`; 0 or `sk` was taken.
     pub bad_length: bool,
+    /// An LSE that was to be merged was plus infinity or NaN; the row's result is NaN.
+    pub bad_lse: bool,
 }
 
 impl Status {
+    /// Reads a status word and sets it back. Waits for all work on the device.
+    pub(crate) fn take(word: &Buffer) -> Result<Self> {
+        let mut bits = [0; size_of::<u32>()];
+        word.read(0, &mut bits)?;
+        let bits = u32::from_le_bytes(bits);
+        if bits != 0 {
+            word.fill(0)?;
+        }
+        Ok(Self { bad_length: bits & STATUS_BAD_LENGTH != 0, bad_lse: bits & STATUS_BAD_LSE != 0 })
+    }
+
     /// Whether nothing was wrong.
     pub fn is_ok(self) -> bool {
         self == Self::default()
@@ -67,7 +81,12 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.bad_length { "kv_lens: a length was negative or beyond sk" } else { "ok" })
+        let found = [
+            (self.bad_length, "kv_lens: a length was negative or beyond sk"),
+            (self.bad_lse, "partials: an LSE was plus infinity or NaN"),
+        ];
+        let found: Vec<_> = found.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
+        f.write_str(if found.is_empty() { "ok".into() } else { found.join("; ") }.as_str())
     }
 }
 
@@ -169,13 +188,7 @@ impl Executor {
     /// # Errors
     /// What the driver says; faults of the runs come out here.
     pub fn status(&mut self) -> Result<Status> {
-        let mut bits = [0; size_of::<u32>()];
-        self.status.read(0, &mut bits)?;
-        let bits = u32::from_le_bytes(bits);
-        if bits != 0 {
-            self.status.fill(0)?;
-        }
-        Ok(Status { bad_length: bits & STATUS_BAD_LENGTH != 0 })
+        Status::take(&self.status)
     }
 
     fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
@@ -366,15 +379,12 @@ fn check_plan(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<()> {
     let planned = [Some(*plan.kernel()), plan.combine().map(|combine| combine.kernel)];
     match planned.iter().flatten().find(|kernel| !kernels.catalogue().kernels().contains(kernel)) {
         None => Ok(()),
-        Some(kernel) => {
-            let allowed = format!("kernels that are in {}", kernels.folder().display());
-            Err(Error::argument("plan", format_args!("one for {}", kernel.name), allowed))
-        }
+        Some(kernel) => Err(Error::argument("plan", format_args!("one for {}", kernel.name), kernels.allowed())),
     }
 }
 
 /// Rows without gaps that start at multiples of 16 bytes.
-fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
+pub(crate) fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.elements() == 0 {
         return Ok(());
     }
@@ -398,7 +408,7 @@ fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
 }
 
 /// Every element of a tensor that is written must have a place of its own.
-fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
+pub(crate) fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.elements() == 0 {
         return Ok(());
     }
@@ -415,6 +425,6 @@ fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }

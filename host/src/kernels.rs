@@ -1,38 +1,34 @@
 //! Compiled kernels: finding them, checking what they are, loading them when first used.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, fmt, fs};
 
 use kernels_gpu::abi::{self, Kernel, Target};
 
+use crate::artefacts::Artefacts;
 use crate::driver::{DeviceId, Handle};
 use crate::manifest::{KernelEntry, Manifest, source_hash};
 use crate::{Catalogue, Device, Error, Result};
 
-/// The environment variable that names a folder of compiled kernels.
-const FOLDER_VARIABLE: &str = "SPLITKV_KERNELS";
-/// Where a checkout has its compiled kernels.
-const FOLDER: &str = "target/kernels";
-
-/// A folder of compiled kernels, as far as they are for one target. Clones are the same kernels; files are read when
-/// a device first needs them.
+/// Compiled kernels for one target, in a folder or in this program. Clones are the same kernels; files are read when a
+/// device first needs them.
 #[derive(Clone)]
 pub struct Kernels(Arc<Inner>);
 
 struct Inner {
-    folder: PathBuf,
+    artefacts: Artefacts,
     source_hash: String,
     catalogue: Catalogue,
     /// File of each kernel of the catalogue, by name.
-    files: HashMap<&'static str, PathBuf>,
+    files: HashMap<&'static str, String>,
     loaded: Mutex<Loaded>,
 }
 
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<(DeviceId, PathBuf), Arc<Module>>,
+    modules: HashMap<(DeviceId, String), Arc<Module>>,
     kernels: HashMap<(DeviceId, &'static str), Arc<LoadedKernel>>,
 }
 
@@ -63,51 +59,60 @@ impl Kernels {
     /// they were built with another ABI table, [`Error::KernelsForOtherTargets`], [`Error::Io`].
     pub fn open(folder: impl AsRef<Path>, target: Target) -> Result<Self> {
         let folder = folder.as_ref();
-        let path = folder.join(Manifest::FILE);
-        if !path.is_file() {
+        if !folder.join(Manifest::FILE).is_file() {
             return Err(Error::KernelsNotFound { target, searched: vec![folder.into()] });
         }
-        let manifest = read_manifest(&path)?;
+        Self::of(Artefacts::Folder(folder.into()), target)
+    }
+
+    /// The kernels for `target` that the feature `embed-kernels` put into this program.
+    ///
+    /// # Errors
+    /// Those of [`Kernels::open`].
+    #[cfg(feature = "embed-kernels")]
+    pub fn embedded(target: Target) -> Result<Self> {
+        Self::of(Artefacts::Embedded, target)
+    }
+
+    /// The kernels for `target` in the folder that the environment variable `SPLITKV_KERNELS` names. Where it is not
+    /// set: those in this program, if it was built with the feature `embed-kernels`; else those in `target/kernels` of
+    /// the current directory or the nearest one above that has it.
+    ///
+    /// # Errors
+    /// Those of [`Kernels::open`]; [`Error::KernelsNotFound`] names every folder that was looked into.
+    pub fn find(target: Target) -> Result<Self> {
+        match Artefacts::find(target)? {
+            Artefacts::Folder(folder) => Self::open(folder, target),
+            embedded => Self::of(embedded, target),
+        }
+    }
+
+    fn of(artefacts: Artefacts, target: Target) -> Result<Self> {
+        let path = artefacts.path(Manifest::FILE);
+        let manifest = parse_manifest(&artefacts.read(Manifest::FILE)?, &path)?;
+        let folder = artefacts.place();
         if manifest.abi_hash != Manifest::abi_hash() {
-            let expected = Manifest::abi_hash();
-            return Err(Error::ForeignKernels { folder: folder.into(), found: manifest.abi_hash, expected });
+            return Err(Error::ForeignKernels { folder, found: manifest.abi_hash, expected: Manifest::abi_hash() });
         }
         let (mut files, mut found) = (HashMap::new(), Vec::new());
         for entry in &manifest.kernels {
             if entry.target == target.name() {
-                files.insert(table_name(entry, target, &path)?, folder.join(&entry.file));
+                files.insert(table_name(entry, target, &path)?, entry.file.clone());
             } else if !found.contains(&entry.target) {
                 found.push(entry.target.clone());
             }
         }
         if files.is_empty() {
-            return Err(Error::KernelsForOtherTargets { folder: folder.into(), target, found });
+            return Err(Error::KernelsForOtherTargets { folder, target, found });
         }
         let kernels = abi::KERNELS.iter().filter(|kernel| files.contains_key(kernel.name)).copied().collect();
         Ok(Self(Arc::new(Inner {
-            folder: folder.into(),
+            artefacts,
             source_hash: manifest.source_hash,
             catalogue: Catalogue::new(target, kernels),
             files,
             loaded: Mutex::default(),
         })))
-    }
-
-    /// The kernels for `target` in the folder that the environment variable `SPLITKV_KERNELS` names; where it is not
-    /// set, in `target/kernels` of the current directory or the nearest one above that has it.
-    ///
-    /// # Errors
-    /// Those of [`Kernels::open`]; [`Error::KernelsNotFound`] names every folder that was looked into.
-    pub fn find(target: Target) -> Result<Self> {
-        if let Some(folder) = env::var_os(FOLDER_VARIABLE) {
-            return Self::open(PathBuf::from(folder), target);
-        }
-        let here = env::current_dir().map_err(|source| Error::Io { path: ".".into(), source })?;
-        let folders: Vec<_> = here.ancestors().map(|above| above.join(FOLDER)).collect();
-        match folders.iter().find(|folder| folder.join(Manifest::FILE).is_file()) {
-            Some(folder) => Self::open(folder, target),
-            None => Err(Error::KernelsNotFound { target, searched: folders }),
-        }
     }
 
     /// Refuses kernels that were built from other sources than the checkout `workspace` has now.
@@ -120,7 +125,7 @@ impl Kernels {
         if expected == self.0.source_hash {
             return Ok(());
         }
-        Err(Error::StaleKernels { folder: self.0.folder.clone(), found: self.0.source_hash.clone(), expected })
+        Err(Error::StaleKernels { folder: self.0.artefacts.place(), found: self.0.source_hash.clone(), expected })
     }
 
     /// The target that they are compiled for.
@@ -133,9 +138,17 @@ impl Kernels {
         &self.0.catalogue
     }
 
-    /// Where they were found.
-    pub fn folder(&self) -> &Path {
-        &self.0.folder
+    /// Where they were found: a folder; `None` where they are in this program.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.0.artefacts {
+            Artefacts::Folder(folder) => Some(folder),
+            Artefacts::Embedded => None,
+        }
+    }
+
+    /// What a caller may ask for in place of a kernel that is not there.
+    pub(crate) fn allowed(&self) -> String {
+        format!("kernels that are in {}", self.0.artefacts.place().display())
     }
 
     /// Refuses `device` where these kernels do not run on it.
@@ -156,14 +169,12 @@ impl Kernels {
             return Ok(Arc::clone(kernel));
         }
         let Some(file) = self.0.files.get(kernel.name) else {
-            let allowed = format!("kernels that are in {}", self.0.folder.display());
-            return Err(Error::argument("plan", format_args!("one for {}", kernel.name), allowed));
+            return Err(Error::argument("plan", format_args!("one for {}", kernel.name), self.allowed()));
         };
         let module = match loaded.modules.get(&(id, file.clone())) {
             Some(module) => Arc::clone(module),
             None => {
-                let image = fs::read(file).map_err(|source| Error::Io { path: file.clone(), source })?;
-                let handle = device.driver().module_load(&image)?;
+                let handle = device.driver().module_load(&self.0.artefacts.read(file)?)?;
                 let module = Arc::new(Module { device: device.clone(), handle });
                 loaded.modules.insert((id, file.clone()), Arc::clone(&module));
                 module
@@ -180,14 +191,13 @@ impl Kernels {
 
 impl fmt::Debug for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kernels({} in {})", self.target().name(), self.0.folder.display())
+        write!(f, "Kernels({} in {})", self.target().name(), self.0.artefacts.place().display())
     }
 }
 
-fn read_manifest(path: &Path) -> Result<Manifest> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+fn parse_manifest(text: &[u8], path: &Path) -> Result<Manifest> {
     let bad = |problem: String| Error::BadManifest { path: path.into(), problem };
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
     // The format first: another one may lack fields, and should be called another one.
     match value.get("format").and_then(serde_json::Value::as_u64) {
         Some(format) if format == u64::from(Manifest::FORMAT) => {}

@@ -50,7 +50,11 @@
 //!
 //! Devices are named `cuda:0` (with the cargo feature `cuda`), `hip:0` (opened at run time), and, where there is no
 //! GPU, `emulator:sm_90`, `emulator:sm_100`, `emulator:gfx950` (the cargo feature `emulator`, on by default).
+//!
+//! The cargo feature `embed-kernels` puts the compiled kernels, compressed, into the program that is built: those of the
+//! folder that `SPLITKV_KERNELS` names at build time, else of the workspace's `target/kernels`.
 
+mod artefacts;
 mod attention;
 mod buffer;
 mod catalogue;
@@ -62,6 +66,7 @@ mod executor;
 mod foreign;
 mod kernels;
 pub mod manifest;
+mod merge;
 mod options;
 mod plan;
 mod problem;
@@ -87,6 +92,7 @@ pub use self::dtype::{DType, Element};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
+pub use self::merge::{HostPartial, LseBase, Merge, Partial, merge_on_host};
 pub use self::options::{Options, Splits};
 #[doc(inline)]
 pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};

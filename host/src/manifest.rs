@@ -33,7 +33,7 @@ pub struct KernelEntry {
     pub target: String,
     /// The artefact (PTX text or ELF code object), relative to the manifest's folder. Kernels may share one.
     pub file: String,
-    /// `attention`, `combine` or `read`.
+    /// `attention`, `combine`, `merge` or `read`.
     pub role: String,
     /// What an attention kernel was compiled for; absent for other kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,6 +105,7 @@ impl KernelEntry {
                 ("attention", Some(entry))
             }
             Role::Combine => ("combine", None),
+            Role::Merge => ("merge", None),
             Role::Read { .. } => ("read", None),
         };
         Self {

@@ -102,6 +102,8 @@ pub enum Role {
     },
     /// Merges the splits' partial results, any head dim and output type. Takes [`CombineArguments`].
     Combine,
+    /// Merges a caller's partial results, any number, head dim and type. Takes [`MergeArguments`].
+    Merge,
     /// Reads a buffer, for benchmarks: the ceiling of the card's memory. Takes [`ReadArguments`].
     Read {
         /// 16-byte loads that a thread has under way.
@@ -122,6 +124,11 @@ pub struct Kernel {
 pub const COMBINE_THREADS: u32 = 128;
 /// Output elements that one thread of the combine kernel holds.
 pub const COMBINE_WIDTH: u32 = 4;
+/// Threads of a block of the merge kernel, on either vendor. Each warp takes a row.
+pub const MERGE_THREADS: u32 = 128;
+/// 64-bit words that the merge kernel's table has for each partial result: O's address and its strides of sequences,
+/// queries and heads in elements, then the same of the LSE.
+pub const MERGE_WORDS: usize = 8;
 /// Threads of a block of a read kernel, on either vendor.
 pub const READ_THREADS: u32 = 512;
 /// Most splits that a plan may have.
@@ -129,6 +136,8 @@ pub const MAX_SPLITS: u32 = 256;
 
 /// Bit of the status word: a sequence's length was negative or beyond the plan's maximum; it was clamped.
 pub const STATUS_BAD_LENGTH: u32 = 1;
+/// Bit of the status word: a partial result's LSE was plus infinity or NaN; its row is NaN.
+pub const STATUS_BAD_LSE: u32 = 16;
 
 impl Kernel {
     /// Threads of a block on `vendor`'s GPUs.
@@ -136,6 +145,7 @@ impl Kernel {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.threads,
             (None, Role::Read { .. }) => READ_THREADS,
+            (None, Role::Merge) => MERGE_THREADS,
             (None, _) => COMBINE_THREADS,
         }
     }
@@ -145,7 +155,7 @@ impl Kernel {
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. }) => 0,
+            (None, Role::Read { .. } | Role::Merge) => 0,
             (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
@@ -165,7 +175,7 @@ impl Kernel {
             Role::Attention { head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
                 Some(Geometry::of(vendor, head_dim_qk, head_dim_v, shape, q_tiles))
             }
-            Role::Combine | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Read { .. } => None,
         }
     }
 }
@@ -203,6 +213,7 @@ macro_rules! for_each_kernel {
             attention attention_f16_d256_splitkv_q1: F16, 256, 256, SplitKv, 1;
             attention attention_f16_d256_sharedkv_q1: F16, 256, 256, SharedKv, 1;
             combine combine;
+            merge merge_partials;
             read read_x4: 4;
             read read_x8: 8;
             read read_x16: 16;
@@ -215,6 +226,7 @@ pub(crate) use for_each_kernel;
 macro_rules! kernel_table {
     ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
+     merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel, built for every target.
         pub const KERNELS: &[Kernel] = &[
@@ -229,9 +241,10 @@ macro_rules! kernel_table {
                 },
             },)*
             Kernel { name: stringify!($combine), role: Role::Combine },
+            Kernel { name: stringify!($merge), role: Role::Merge },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
@@ -365,6 +378,42 @@ macro_rules! combine_arguments {
     };
 }
 
+/// Calls `$apply` with the merge kernel's argument list.
+macro_rules! merge_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// What is merged: `MERGE_WORDS` u64 for each partial result.
+            partials: Pointer,
+            /// O: `[batch, sq, heads, head_dim_v]`.
+            o: Pointer,
+            /// LSE: fp32 `[batch, heads, sq]`, in the partial results' base, or null.
+            lse: Pointer,
+            /// Status word, u32: bits `STATUS_*` are set in it.
+            status: Pointer,
+            /// Strides in elements.
+            o_stride_batch: u64,
+            o_stride_seq: u64,
+            o_stride_head: u64,
+            /// Rows: `batch * sq * heads`; one warp each.
+            rows: u32,
+            /// Queries of each sequence.
+            sq: u32,
+            /// Heads.
+            heads: u32,
+            /// Head dim of V and O, a multiple of 4.
+            head_dim_v: u32,
+            /// Partial results.
+            count: u32,
+            /// Element type of the partial O: an `Output` as u32.
+            partial_dtype: u32,
+            /// Element type of `o`, likewise.
+            o_dtype: u32,
+            /// What an LSE grows by where the sum of exponentials doubles: ln 2, or 1 in base 2.
+            lse_per_octave: f32,
+        } }
+    };
+}
+
 /// Calls `$apply` with the read kernels' argument list.
 macro_rules! read_arguments {
     ($apply:ident! $($prefix:tt)*) => {
@@ -381,7 +430,7 @@ macro_rules! read_arguments {
     };
 }
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use {attention_arguments, combine_arguments, read_arguments};
+pub(crate) use {attention_arguments, combine_arguments, merge_arguments, read_arguments};
 
 macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
@@ -410,11 +459,13 @@ macro_rules! define_arguments {
 use std::{vec, vec::Vec};
 attention_arguments!(define_arguments! #[doc = "Arguments of an attention kernel."] AttentionArguments ATTENTION_TEXT);
 combine_arguments!(define_arguments! #[doc = "Arguments of the combine kernel."] CombineArguments COMBINE_TEXT);
+merge_arguments!(define_arguments! #[doc = "Arguments of the merge kernel."] MergeArguments MERGE_TEXT);
 read_arguments!(define_arguments! #[doc = "Arguments of a read kernel."] ReadArguments READ_TEXT);
 
 /// Hash of everything above that both sides must agree on: argument lists, kernels, tile sizes.
 pub const HASH: u64 = {
-    let mut hash = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
+    let mut hash =
+        Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
     let mut i = 0;
     while i < KERNELS.len() {
         hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);

@@ -1,8 +1,8 @@
 //! The entry points: one for each line of the ABI table.
 
 use crate::abi::{
-    AttentionArguments, BlockShape, CombineArguments, Geometry, Pointer, ReadArguments, attention_arguments,
-    combine_arguments, for_each_kernel, read_arguments,
+    AttentionArguments, BlockShape, CombineArguments, Geometry, MergeArguments, Pointer, ReadArguments,
+    attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
 };
 use crate::attention;
 use crate::gpu::{VENDOR, tile, warp};
@@ -27,6 +27,7 @@ macro_rules! kernel {
 macro_rules! define_kernels {
     ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
+     merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         $(attention_arguments!(kernel! $name ({
             const G: Geometry = Geometry::of(VENDOR, $qk, $v, BlockShape::$shape, $q_tiles);
@@ -44,6 +45,7 @@ macro_rules! define_kernels {
             >
         }) AttentionArguments);)*
         combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
+        merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
         $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
     };
 }

@@ -79,7 +79,7 @@ struct Changed(PathBuf);
 impl Changed {
     fn new(site: &Site, name: &str, change: impl Fn(&Path, Vec<u8>) -> Vec<u8>) -> Self {
         let folder = std::env::temp_dir().join(format!("splitkv-drivers-{}-{name}", std::process::id()));
-        let from = site.kernels.folder();
+        let from = site.kernels.folder().expect("kernels of a folder");
         let target = site.kernels.target().name();
         fs::create_dir_all(folder.join(target)).expect("a folder for temporary files");
         fs::copy(from.join("manifest.json"), folder.join("manifest.json")).expect("the manifest is copied");

@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use kernels_gpu::abi::Target;
 
-use crate::build_kernels;
+use crate::build_kernels::{self, KernelBuilder};
 use crate::cuda::Cuda;
+use crate::test::KERNELS_VARIABLE;
 use crate::workspace::{cargo, output, run, target_dir};
 
 /// The packages that must check on stable Rust: all that runs where kernels are not built.
@@ -35,6 +36,7 @@ pub(crate) fn lint() -> Result<()> {
     step("documentation", Ok(documentation));
     step("clippy", clippy(Cuda::Off));
     step("clippy, feature cuda", clippy(Cuda::On));
+    step("clippy, feature embed-kernels", embedding_clippy());
     for target in DEVICE_TARGETS {
         step(&format!("clippy, device code for {}", target.name()), build_kernels::clippy(target));
     }
@@ -59,6 +61,15 @@ fn clippy(cuda: Cuda) -> Result<Command> {
     command.args(["clippy", "--workspace", "--all-targets"]);
     cuda.apply(&mut command)?;
     command.args(["--", "-Dwarnings"]);
+    Ok(command)
+}
+
+/// The library alone: it is what has the feature, which needs kernels.
+fn embedding_clippy() -> Result<Command> {
+    let kernels = KernelBuilder::new().build()?;
+    let mut command = cargo();
+    command.args(["clippy", "--package=splitkv", "--all-targets", "--features=embed-kernels", "--", "-Dwarnings"]);
+    command.env(KERNELS_VARIABLE, kernels);
     Ok(command)
 }
 

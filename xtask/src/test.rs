@@ -26,14 +26,18 @@ const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
 const DRIVER_CASES: (&str, &str) = ("SPLITKV_CASES", "6");
 
 /// What runs there.
-const DRIVER_TESTS: [&str; 6] = [
+const DRIVER_TESTS: [&str; 7] = [
     "--package=splitkv",
     "--package=splitkv-tests",
+    "--example=own_cuda",
     "--test=cuda",
     "--test=drivers",
     "--test=graphs",
     "--test=properties",
 ];
+
+/// The library's own tests of kernels that are in the program.
+const EMBEDDED_TESTS: [&str; 4] = ["--lib", "--features=embed-kernels", "--", "embedded::"];
 
 /// The packages whose tests are carried to another machine.
 const CARRIED_PACKAGES: [&str; 3] = ["--package=splitkv", "--package=splitkv-tests", "--package=splitkv-bench"];
@@ -73,6 +77,8 @@ pub(crate) fn test(device: Option<&str>, cuda: Cuda, arguments: &[String]) -> Re
         Emulated::build()?.apply(&mut drivers)?;
         drivers.env(DEVICE_VARIABLE, Emulated::DEVICES).env(DRIVER_CASES.0, DRIVER_CASES.1);
         result = result.and(run(&mut drivers));
+        eprintln!("With the kernels in the program:");
+        result = result.and(run(command(&["--package=splitkv"]).args(EMBEDDED_TESTS)));
     }
     println!("{}", summary(&fs::read_to_string(&report)?)?);
     result

@@ -1,5 +1,7 @@
 //! The library over a device that executes nothing and remembers everything.
 
+#[cfg(all(feature = "embed-kernels", feature = "emulator"))]
+mod embedded;
 mod executor;
 mod kernels;
 mod recorder;

@@ -10,15 +10,15 @@ pub(super) const LN_2: f32 = core::f32::consts::LN_2;
 
 /// Final results: O in the caller's layout and type, and the LSE where asked for.
 pub(super) struct Final {
-    o: *mut u8,
-    lse: *mut u8,
-    o_stride_batch: u64,
-    o_stride_seq: u64,
-    o_stride_head: u64,
-    sq: u32,
-    kv_heads: u32,
-    group: u32,
-    o_dtype: u32,
+    pub(super) o: *mut u8,
+    pub(super) lse: *mut u8,
+    pub(super) o_stride_batch: u64,
+    pub(super) o_stride_seq: u64,
+    pub(super) o_stride_head: u64,
+    pub(super) sq: u32,
+    pub(super) kv_heads: u32,
+    pub(super) group: u32,
+    pub(super) o_dtype: u32,
 }
 
 macro_rules! impl_from {

@@ -67,3 +67,14 @@ pub(crate) unsafe fn divide(value: u32, divisor: u32) -> (u32, u32) {
     unsafe { core::hint::assert_unchecked(divisor != 0) };
     (value / divisor, value % divisor)
 }
+
+/// The value of an IEEE binary16 number.
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u32) -> f32 {
+    let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
+    // The exponents' biases differ by 112; subnormal numbers come out right as well.
+    let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
+    // Infinity and NaN keep their mantissa.
+    let magnitude = if rest >= 0x7c00 { 0x7f80_0000 | rest << 13 } else { magnitude.to_bits() };
+    f32::from_bits(sign | magnitude)
+}
