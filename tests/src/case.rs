@@ -5,15 +5,18 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::numeric::Format;
+use crate::pages;
+use crate::places::{Place, Places, Rows};
+use crate::reference::Mask;
 
 /// Everything that a run depends on. It prints as one line of JSON, and parses from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// Sequences.
     pub batch: usize,
-    /// Queries of each sequence.
+    /// Queries of each sequence; with packed queries the most of a sequence.
     pub sq: usize,
-    /// KV tokens that each sequence has room for.
+    /// KV tokens that each sequence has room for; with packed KV the most.
     pub sk: usize,
     /// KV heads.
     pub kv_heads: usize,
@@ -31,6 +34,22 @@ pub struct Case {
     pub causal: bool,
     /// Softmax scale; `None`: `1 / sqrt(head_dim_qk)`.
     pub scale: Option<f32>,
+    /// How far a query sees to both sides of its own key.
+    #[serde(default)]
+    pub window: Option<Window>,
+    /// Cap of the scores.
+    #[serde(default)]
+    pub softcap: Option<f32>,
+    /// Logits of the sinks: those of the query heads in turn, over and over; `None` among them: that head has none,
+    /// which is a logit of -inf.
+    #[serde(default)]
+    pub sink: Option<Vec<Option<f32>>>,
+    /// How queries lie together.
+    #[serde(default)]
+    pub queries: Queries,
+    /// How KV tokens lie together.
+    #[serde(default)]
+    pub kv: Kv,
     /// KV lengths.
     pub lengths: Lengths,
     /// Whether the LSE is asked for.
@@ -51,10 +70,71 @@ pub struct Case {
     pub seed: u64,
 }
 
+/// A local window; `None`: no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Keys before the row's own.
+    pub left: Option<u32>,
+    /// Keys behind it.
+    pub right: Option<u32>,
+}
+
+/// Who knows a value before the device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Known {
+    /// The planner.
+    Host,
+    /// Nobody.
+    Device,
+}
+
+/// How the sequences' queries lie together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum Queries {
+    /// `sq` of each sequence.
+    #[default]
+    Dense,
+    /// One sequence behind another.
+    Packed {
+        /// Queries of each sequence, at most `sq`.
+        lengths: Vec<u32>,
+        /// Who knows where they begin.
+        known: Known,
+    },
+}
+
+/// How the sequences' KV tokens lie together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum Kv {
+    /// Room for `sk` tokens in each sequence.
+    #[default]
+    Dense,
+    /// One sequence behind another.
+    Packed {
+        /// Tokens that each sequence has room for, at most `sk`.
+        room: Vec<u32>,
+        /// Who knows where they begin.
+        known: Known,
+    },
+    /// Pages in any order in a pool three times as large as is needed.
+    Paged {
+        /// Tokens of a page.
+        page_size: usize,
+        /// Pages at the beginning that all sequences have in common.
+        #[serde(default)]
+        shared: usize,
+        /// Columns of the table beyond those that `sk` tokens need.
+        #[serde(default)]
+        spare: usize,
+        /// Who knows the table.
+        known: Known,
+    },
+}
+
 /// KV lengths of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Lengths {
-    /// All sequences have `sk` tokens.
+    /// All the tokens that a sequence has room for.
     Full,
     /// One length for each sequence, known to the planner.
     Host(Vec<u32>),
@@ -82,16 +162,17 @@ pub enum Shape {
     SharedKv,
 }
 
-/// Where tensors lie.
+/// How tensors lie in their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
-    /// `[batch, seq, heads, dim]` without gaps.
+    /// `[batch, seq, heads, dim]`, `[total, heads, dim]` or `[pages, page_size, heads, dim]` without gaps.
     Contiguous,
-    /// The same with gaps after heads, positions and sequences, and before the tensor.
+    /// The same with gaps after heads, positions and sequences or pages, and before the tensor.
     Padded,
-    /// K and V of a position side by side in one buffer, `[batch, seq, 2, heads, dim]`; Q and O without gaps.
+    /// K and V in one buffer: of a position side by side, `[batch, seq, 2, heads, dim]`, or as halves of a page,
+    /// `[pages, 2, page_size, heads, dim]`; Q and O without gaps.
     Interleaved,
-    /// Memory order `[batch, heads, seq, dim]`.
+    /// Memory order `[batch, heads, seq, dim]`, and likewise in pages.
     HeadsFirst,
 }
 
@@ -113,52 +194,6 @@ pub enum Data {
     Needles(Vec<usize>),
 }
 
-/// A tensor `[batch, seq, heads, dim]` in one of the case's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Index of the buffer.
-    pub buffer: usize,
-    /// Batch, sequence positions, heads, head dim.
-    pub shape: [usize; 4],
-    /// Element of the buffer at which the tensor begins.
-    pub offset: usize,
-    /// Distances in elements of batches, positions and heads.
-    pub strides: [usize; 3],
-}
-
-impl Place {
-    /// Element of the buffer at which a vector begins.
-    pub fn start(&self, batch: usize, position: usize, head: usize) -> usize {
-        self.offset + batch * self.strides[0] + position * self.strides[1] + head * self.strides[2]
-    }
-
-    /// Elements that the buffer needs for this tensor.
-    pub fn end(&self) -> usize {
-        let [batch, seq, heads, dim] = self.shape;
-        if batch * seq * heads * dim == 0 { self.offset } else { self.start(batch - 1, seq - 1, heads - 1) + dim }
-    }
-}
-
-/// The inputs' places. Q is in buffer 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// Q.
-    pub q: Place,
-    /// K.
-    pub k: Place,
-    /// V; in K's buffer or in one of its own.
-    pub v: Place,
-}
-
-impl Places {
-    /// Elements of each buffer.
-    pub fn sizes(&self) -> impl Iterator<Item = usize> {
-        let places = [self.q, self.k, self.v];
-        (0..=self.v.buffer)
-            .map(move |buffer| places.iter().filter(|place| place.buffer == buffer).map(Place::end).max().unwrap_or(0))
-    }
-}
-
 impl Case {
     /// A plain case to start from: bf16, one sequence, contiguous, not causal, one split.
     pub fn new(batch: usize, sq: usize, sk: usize, kv_heads: usize, group: usize) -> Self {
@@ -174,6 +209,11 @@ impl Case {
             output: Format::Bf16,
             causal: false,
             scale: None,
+            window: None,
+            softcap: None,
+            sink: None,
+            queries: Queries::Dense,
+            kv: Kv::Dense,
             lengths: Lengths::Full,
             lse: true,
             splits: Splits::Exact(1),
@@ -190,14 +230,53 @@ impl Case {
         self.kv_heads * self.group
     }
 
+    /// Queries of each sequence.
+    pub fn query_lengths(&self) -> Vec<usize> {
+        match &self.queries {
+            Queries::Dense => vec![self.sq; self.batch],
+            Queries::Packed { lengths, .. } => sizes(lengths),
+        }
+    }
+
+    /// KV tokens that each sequence has room for.
+    pub fn room(&self) -> Vec<usize> {
+        match &self.kv {
+            Kv::Packed { room, .. } => sizes(room),
+            Kv::Dense | Kv::Paged { .. } => vec![self.sk; self.batch],
+        }
+    }
+
     /// KV length of each sequence.
     pub fn lengths(&self) -> Vec<usize> {
         match &self.lengths {
-            Lengths::Full => vec![self.sk; self.batch],
-            Lengths::Host(lengths) | Lengths::Device(lengths) => {
-                lengths.iter().map(|length| *length as usize).collect()
-            }
+            Lengths::Full => self.room(),
+            Lengths::Host(lengths) | Lengths::Device(lengths) => sizes(lengths),
         }
+    }
+
+    /// Sequence, query and head of each row, in the order in which rows are counted.
+    pub fn rows(&self) -> Vec<[usize; 3]> {
+        let queries = self.query_lengths().into_iter().enumerate();
+        let places = queries.flat_map(|(sequence, queries)| (0..queries).map(move |query| (sequence, query)));
+        places.flat_map(|(sequence, query)| (0..self.heads()).map(move |head| [sequence, query, head])).collect()
+    }
+
+    /// Where LSE has each row of [`Case::rows`]: `[batch, heads, sq]`, or `[heads, total]` if queries are packed.
+    pub fn lse_rows(&self) -> Vec<usize> {
+        let queries = self.query_lengths();
+        let (starts, total) = starts(&queries);
+        let rows = self.rows().into_iter();
+        match &self.queries {
+            Queries::Dense => rows.map(|[b, query, head]| (b * self.heads() + head) * self.sq + query).collect(),
+            Queries::Packed { .. } => rows.map(|[b, query, head]| head * total + starts[b] + query).collect(),
+        }
+    }
+
+    /// Which keys queries see.
+    pub fn mask(&self) -> Mask {
+        let Window { left, right } = self.window.unwrap_or_default();
+        let bound = |bound: Option<u32>| bound.map(|bound| bound as usize);
+        Mask { causal: self.causal, left: bound(left), right: bound(right) }
     }
 
     /// The scale in f64: the caller's fp32 value, or the default.
@@ -205,39 +284,93 @@ impl Case {
         self.scale.map_or_else(|| 1.0 / (self.head_dim_qk as f64).sqrt(), f64::from)
     }
 
+    /// The sink's logit of each query head.
+    pub fn sinks(&self) -> Option<Vec<f32>> {
+        let logits = self.sink.as_ref()?;
+        let logits = logits.iter().map(|logit| logit.unwrap_or(f32::NEG_INFINITY)).cycle();
+        Some(logits.take(self.heads()).collect())
+    }
+
     /// Where the inputs lie.
     pub fn places(&self) -> Places {
-        let k_shape = [self.batch, self.sk, self.kv_heads, self.head_dim_qk];
-        let v_shape = [self.batch, self.sk, self.kv_heads, self.head_dim_v];
-        let q = self.place(0, [self.batch, self.sq, self.heads(), self.head_dim_qk]);
+        let q = self.place(0, self.query_rows(), self.heads(), self.head_dim_qk);
+        let kv = self.kv_rows();
         if self.layout != Layout::Interleaved {
-            return Places { q, k: self.place(1, k_shape), v: self.place(2, v_shape) };
+            let k = self.place(1, kv.clone(), self.kv_heads, self.head_dim_qk);
+            return Places { q, k, v: self.place(2, kv, self.kv_heads, self.head_dim_v) };
         }
         let (k_row, v_row) = (self.kv_heads * self.head_dim_qk, self.kv_heads * self.head_dim_v);
-        let (batch, seq) = (self.sk * (k_row + v_row), k_row + v_row);
-        let k = Place { buffer: 1, shape: k_shape, offset: 0, strides: [batch, seq, self.head_dim_qk] };
-        let v = Place { buffer: 1, shape: v_shape, offset: k_row, strides: [batch, seq, self.head_dim_v] };
+        let ([outer, inner], rows) = kv;
+        // Of a page, K's tokens lie before V's; else K and V alternate.
+        let (position, behind) = match rows {
+            Rows::Paged { .. } => ([k_row, v_row], inner * k_row),
+            Rows::Dense | Rows::Packed { .. } => ([k_row + v_row; 2], k_row),
+        };
+        let half = |offset, position, dim| Place {
+            buffer: 1,
+            shape: [outer, inner, self.kv_heads, dim],
+            offset,
+            strides: [inner * (k_row + v_row), position, dim],
+            rows: rows.clone(),
+        };
+        let (k, v) = (half(0, position[0], self.head_dim_qk), half(behind, position[1], self.head_dim_v));
         Places { q, k, v }
     }
 
     /// Where the output lies, in a buffer of its own.
     pub fn output_place(&self) -> Place {
-        self.place(0, [self.batch, self.sq, self.heads(), self.head_dim_v])
+        self.place(0, self.query_rows(), self.heads(), self.head_dim_v)
     }
 
-    fn place(&self, buffer: usize, shape: [usize; 4]) -> Place {
-        let [_, seq, heads, dim] = shape;
+    fn query_rows(&self) -> ([usize; 2], Rows) {
+        match &self.queries {
+            Queries::Dense => ([self.batch, self.sq], Rows::Dense),
+            Queries::Packed { lengths, .. } => packed(lengths),
+        }
+    }
+
+    fn kv_rows(&self) -> ([usize; 2], Rows) {
+        match &self.kv {
+            Kv::Dense => ([self.batch, self.sk], Rows::Dense),
+            Kv::Packed { room, .. } => packed(room),
+            Kv::Paged { page_size, .. } => {
+                let pages::Pages { pages, width, table } = pages::pages(self);
+                ([pages, *page_size], Rows::Paged { width, table })
+            }
+        }
+    }
+
+    fn place(&self, buffer: usize, ([outer, inner], rows): ([usize; 2], Rows), heads: usize, dim: usize) -> Place {
         let (offset, strides) = match self.layout {
-            Layout::Contiguous | Layout::Interleaved => (0, [seq * heads * dim, heads * dim, dim]),
+            Layout::Contiguous | Layout::Interleaved => (0, [inner * heads * dim, heads * dim, dim]),
             Layout::Padded => {
                 let head = dim + 8;
                 let position = heads * head + 16;
-                (8, [seq * position + 24, position, head])
+                (8, [inner * position + 24, position, head])
             }
-            Layout::HeadsFirst => (0, [heads * seq * dim, dim, seq * dim]),
+            Layout::HeadsFirst => (0, [heads * inner * dim, dim, inner * dim]),
         };
-        Place { buffer, shape, offset, strides }
+        Place { buffer, shape: [outer, inner, heads, dim], offset, strides, rows }
     }
+}
+
+fn sizes(numbers: &[u32]) -> Vec<usize> {
+    numbers.iter().map(|number| *number as usize).collect()
+}
+
+/// Where sequences of these lengths begin, one behind another, and where the last one ends.
+pub fn starts(lengths: &[usize]) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let starts = lengths.iter().map(|length| {
+        end += length;
+        end - length
+    });
+    (starts.collect(), end)
+}
+
+fn packed(lengths: &[u32]) -> ([usize; 2], Rows) {
+    let (starts, total) = starts(&sizes(lengths));
+    ([1, total], Rows::Packed { starts })
 }
 
 impl fmt::Display for Case {

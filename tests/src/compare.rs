@@ -8,9 +8,9 @@ use crate::tolerance::Row;
 /// An output as values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// O: rows in the order `[batch, sq, heads]`.
+    /// O: the rows of [`Case::rows`].
     pub o: Vec<Vec<f64>>,
-    /// LSE `[batch, heads, sq]`, if it was asked for.
+    /// LSE, where [`Case::lse_rows`] says, if it was asked for.
     pub lse: Option<Vec<f64>>,
 }
 
@@ -52,12 +52,11 @@ impl std::error::Error for Mismatch {}
 /// # Panics
 /// If `output` has not the size that `case` says.
 pub fn compare(case: &Case, expected: &[Row], output: &Output) -> Result<(), Mismatch> {
-    let heads = case.heads();
+    let rows = case.rows();
     assert_eq!(output.o.len(), expected.len(), "rows of O");
-    let place = |row: usize| [row / heads / case.sq, row / heads % case.sq, row % heads];
     let o = expected.iter().zip(&output.o).enumerate().map(|(row, (want, got))| {
         let elements = got.iter().zip(&want.o).enumerate();
-        let [batch, query, head] = place(row);
+        let [batch, query, head] = rows[row];
         let differences = elements.map(|(element, (got, want_element))| Difference {
             place: [batch, query, head, element],
             got: *got,
@@ -69,9 +68,8 @@ pub fn compare(case: &Case, expected: &[Row], output: &Output) -> Result<(), Mis
     report("O", o.flatten())?;
     let Some(lse) = &output.lse else { return Ok(()) };
     assert_eq!(lse.len(), expected.len(), "rows of LSE");
-    let lse = expected.iter().enumerate().map(|(row, want)| {
-        let [batch, query, head] = place(row);
-        let got = lse[(batch * heads + head) * case.sq + query];
+    let lse = expected.iter().zip(case.lse_rows()).enumerate().map(|(row, (want, index))| {
+        let ([batch, query, head], got) = (rows[row], lse[index]);
         Difference { place: [batch, query, head, 0], got, want: want.lse, tolerance: want.lse_tolerance }
     });
     report("LSE", lse)

@@ -3,8 +3,8 @@
 use fastrand::Rng;
 use rayon::prelude::*;
 
-use crate::case::{Case, Data, Place, Places};
-use crate::numeric::{Format, NAN16};
+use crate::case::{Case, Data};
+use crate::places::{Place, Places};
 use crate::reference::{Attention, View};
 use crate::tolerance::Row;
 
@@ -24,88 +24,91 @@ const MARKED: usize = 2;
 impl Tensors {
     /// The tensors of `case`; what must not matter is NaN.
     pub fn new(case: &Case) -> Self {
-        Self::filled(case, NAN16)
+        Self::filled(case, f32::NAN)
     }
 
-    /// The tensors of `case`; what must not matter holds these bits.
-    pub fn filled(case: &Case, filling: u16) -> Self {
-        let places = case.places();
-        let lengths = case.lengths();
-        let mut buffers: Vec<Vec<u16>> = places.sizes().map(|size| vec![filling; size]).collect();
-        for (tensor, place) in [places.q, places.k, places.v].into_iter().enumerate() {
+    /// The tensors of `case`; what must not matter has the value `filling`.
+    pub fn filled(case: &Case, filling: f32) -> Self {
+        let mut tensors = Self::blank(case, filling);
+        let Self { buffers, places } = &mut tensors;
+        let (queries, lengths, size) = (case.query_lengths(), case.lengths(), case.format.size());
+        let parts = [(&places.q, &queries), (&places.k, &lengths), (&places.v, &lengths)];
+        for (tensor, (place, lengths)) in parts.into_iter().enumerate() {
             let mut rng = Rng::with_seed(case.seed.wrapping_mul(3).wrapping_add(tensor as u64));
-            let [_, seq, heads, dim] = place.shape;
-            for (b, &length) in lengths.iter().enumerate() {
-                for s in 0..if tensor == 0 { seq } else { length } {
-                    for h in 0..heads {
-                        let start = place.start(b, s, h);
-                        let vector = &mut buffers[place.buffer][start..start + dim];
-                        fill(case, tensor, b * heads + h, s, &mut rng, vector);
+            let [_, _, heads, dim] = place.shape;
+            let mut values = vec![0.0; dim];
+            for (sequence, &length) in lengths.iter().enumerate() {
+                for position in 0..length {
+                    for head in 0..heads {
+                        fill(case, tensor, sequence * heads + head, position, &mut rng, &mut values);
+                        let start = place.start(sequence, position, head) * size;
+                        let vector = buffers[place.buffer][start..start + dim * size].chunks_exact_mut(size);
+                        vector.zip(&values).for_each(|(element, value)| case.format.encode(*value, element));
                     }
                 }
             }
         }
-        Self { buffers: buffers.iter().map(|buffer| bytes(buffer)).collect(), places }
+        tensors
+    }
+
+    /// Buffers for `case` with nothing in them but `filling`.
+    fn blank(case: &Case, filling: f32) -> Self {
+        let places = case.places();
+        let mut element = vec![0; case.format.size()];
+        case.format.encode(filling, &mut element);
+        Self { buffers: places.sizes().map(|size| element.repeat(size)).collect(), places }
     }
 
     /// One sequence of these, for `alone`, a case with that sequence only (and no more KV tokens than here).
     pub fn sequence(&self, index: usize, alone: &Case) -> Self {
-        let places = alone.places();
-        let mut buffers: Vec<Vec<u8>> = places.sizes().map(|size| bytes(&vec![NAN16; size])).collect();
-        let (here, there) = (self.places, places);
-        for (from, to) in [(here.q, there.q), (here.k, there.k), (here.v, there.v)] {
-            let [_, seq, heads, dim] = to.shape;
-            for (s, h) in (0..seq).flat_map(|s| (0..heads).map(move |h| (s, h))) {
-                let (source, target, size) = (2 * from.start(index, s, h), 2 * to.start(0, s, h), 2 * dim);
-                buffers[to.buffer][target..target + size]
-                    .copy_from_slice(&self.buffers[from.buffer][source..source + size]);
+        let mut tensors = Self::blank(alone, f32::NAN);
+        let size = alone.format.size();
+        let (here, there) = (&self.places, &tensors.places);
+        let (queries, length) = (alone.query_lengths()[0], alone.lengths()[0]);
+        for (from, to, length) in
+            [(&here.q, &there.q, queries), (&here.k, &there.k, length), (&here.v, &there.v, length)]
+        {
+            let [_, _, heads, dim] = to.shape;
+            for (position, head) in (0..length).flat_map(|s| (0..heads).map(move |h| (s, h))) {
+                let source = &self.buffers[from.buffer][from.start(index, position, head) * size..][..dim * size];
+                tensors.buffers[to.buffer][to.start(0, position, head) * size..][..dim * size].copy_from_slice(source);
             }
         }
-        Self { buffers, places }
+        tensors
     }
 
-    /// What the output should be: rows in the order `[batch, sq, heads]`.
+    /// What the output should be: the rows of [`Case::rows`].
     pub fn expected(&self, case: &Case) -> Vec<Row> {
         let decoded: Vec<Vec<f64>> = self.buffers.iter().map(|buffer| case.format.decode(buffer)).collect();
-        let lengths = case.lengths();
-        let view = |place: &Place| View {
-            values: &decoded[place.buffer],
-            offset: place.offset,
-            strides: place.strides,
-            dim: place.shape[3],
-        };
+        let view = |place| view(&decoded, place);
+        let sinks = case.sinks();
         let attention = Attention {
             q: view(&self.places.q),
             k: view(&self.places.k),
             v: view(&self.places.v),
-            sq: case.sq,
+            queries: &case.query_lengths(),
+            lengths: &case.lengths(),
             heads: case.heads(),
             kv_heads: case.kv_heads,
-            lengths: &lengths,
-            causal: case.causal,
+            mask: case.mask(),
             scale: case.scale(),
+            softcap: case.softcap.map(f64::from),
+            sinks: sinks.as_deref(),
         };
-        let heads = case.heads();
-        (0..case.batch * case.sq * heads)
-            .into_par_iter()
-            .map(|row| {
-                let place = [row / heads / case.sq, row / heads % case.sq, row % heads];
-                Row::new(&attention, place, case.format, case.output)
-            })
-            .collect()
+        case.rows().into_par_iter().map(|row| Row::new(&attention, row, case.format, case.output)).collect()
     }
 }
 
-/// Writes one vector of Q (`tensor` 0), K (1) or V (2).
-fn fill(case: &Case, tensor: usize, sequence_head: usize, position: usize, rng: &mut Rng, vector: &mut [u16]) {
+/// Makes one vector of Q (`tensor` 0), K (1) or V (2).
+fn fill(case: &Case, tensor: usize, sequence_head: usize, position: usize, rng: &mut Rng, vector: &mut [f32]) {
     const V: usize = 2;
     let constant = match (&case.data, tensor) {
         (Data::Constant, _) => Some([0.5, 0.25, -1.5][tensor]),
         (Data::Positions, 0) => Some(0.0),
         (Data::Positions, V) => {
-            vector.fill(0);
+            vector.fill(0.0);
             for index in mark(position, vector.len()) {
-                vector[index] = case.format.encode(1.0);
+                vector[index] = 1.0;
             }
             return;
         }
@@ -116,7 +119,7 @@ fn fill(case: &Case, tensor: usize, sequence_head: usize, position: usize, rng: 
         _ => None,
     };
     if let Some(constant) = constant {
-        vector.fill(case.format.encode(constant));
+        vector.fill(constant);
         return;
     }
     let (mean, deviation) = match (&case.data, tensor) {
@@ -126,7 +129,7 @@ fn fill(case: &Case, tensor: usize, sequence_head: usize, position: usize, rng: 
         _ => (0.0, 1.0),
     };
     for element in vector {
-        *element = case.format.encode(mean + deviation * normal(rng));
+        *element = mean + deviation * normal(rng);
     }
 }
 
@@ -145,14 +148,6 @@ fn normal(rng: &mut Rng) -> f32 {
     (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()
 }
 
-fn bytes(elements: &[u16]) -> Vec<u8> {
-    elements.iter().flat_map(|element| element.to_le_bytes()).collect()
-}
-
-/// Rows of an output buffer in the order `[batch, sq, heads]`, as values.
-pub fn output_rows(buffer: &[u8], place: &Place, format: Format) -> Vec<Vec<f64>> {
-    let values = format.decode(buffer);
-    let [batch, seq, heads, dim] = place.shape;
-    let rows = (0..batch * seq * heads).map(|row| place.start(row / heads / seq, row / heads % seq, row % heads));
-    rows.map(|start| values[start..start + dim].to_vec()).collect()
+fn view<'a>(decoded: &'a [Vec<f64>], place: &'a Place) -> View<'a> {
+    View { values: &decoded[place.buffer], place }
 }

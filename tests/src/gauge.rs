@@ -2,6 +2,7 @@
 //! arithmetic needs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use splitkv::LaunchCounters;
@@ -61,18 +62,18 @@ impl Needed {
     pub fn of(case: &Case) -> Self {
         let (element, heads) = (case.format.size(), case.heads());
         let (mut pairs, mut tokens, mut rows) = (0, 0, 0);
-        for length in case.lengths() {
-            // Bottom-right aligned: the last query sees all keys.
-            let visible = |query: usize| {
-                if case.causal { (length + query + 1).saturating_sub(case.sq).min(length) } else { length }
-            };
-            pairs += (0..case.sq).map(visible).sum::<usize>();
-            tokens += (0..case.sq).map(visible).max().unwrap_or(0);
-            rows += (0..case.sq).filter(|query| visible(*query) > 0).count();
+        for (queries, length) in case.query_lengths().into_iter().zip(case.lengths()) {
+            let keys = (0..queries).map(|query| case.mask().keys(query, queries, length));
+            let seen: Vec<Range<usize>> = keys.filter(|keys| !keys.is_empty()).collect();
+            pairs += seen.iter().map(Range::len).sum::<usize>();
+            // Windows move on by a key a query: they leave no gap.
+            let ends = seen.first().zip(seen.last());
+            tokens += ends.map_or(0, |(first, last)| last.end - first.start);
+            rows += seen.len();
         }
         let dims = case.head_dim_qk + case.head_dim_v;
         let lse = if case.lse { Format::F32.size() } else { 0 };
-        let outputs = case.batch * case.sq * heads;
+        let outputs = case.rows().len();
         Self {
             load_bytes: (element * (tokens * case.kv_heads * dims + rows * heads * case.head_dim_qk)) as u64,
             store_bytes: (outputs * (case.head_dim_v * case.output.size() + lse)) as u64,

@@ -4,7 +4,8 @@ use std::fmt;
 
 use splitkv::{BlockShape, Plan};
 
-use crate::case::{Case, Data, Layout, Lengths, Splits};
+use crate::case::{Case, Data, Kv, Layout, Lengths, Splits};
+use crate::feature::Feature;
 use crate::numeric::Format;
 
 /// Counts of cases.
@@ -16,7 +17,10 @@ pub struct Histogram {
 
 /// What a case is counted as, beside a case.
 fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
-    let lengths = case.lengths();
+    let (lengths, mask) = (case.lengths(), case.mask());
+    let mut sequences = case.query_lengths().into_iter().zip(&lengths);
+    let sees_nothing =
+        sequences.any(|(queries, length)| (0..queries).any(|query| mask.keys(query, queries, *length).is_empty()));
     // Splits that have keys, of each block of rows.
     let splits = plan.num_splits() as usize;
     let mut filled = vec![0; plan.units() as usize / splits];
@@ -25,7 +29,8 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
         let blocks = filled.len();
         filled[index % blocks] += usize::from(!tokens.is_empty());
     }
-    vec![
+    let mut features: Vec<_> = Feature::ALL.map(|feature| (feature.name(), feature.is_in(case))).into();
+    features.extend([
         (SPLIT, splits > 1),
         ("two splits that have keys", filled.iter().any(|filled| *filled > 1)),
         (EMPTY_SPLIT, splits > 1 && filled.iter().any(|filled| *filled < splits)),
@@ -49,16 +54,21 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
         ("query tiles asked for", case.q_tiles.is_some()),
         ("group not a power of two", !case.group.is_power_of_two()),
         ("more sequences than one", case.batch > 1),
-        ("rows that see nothing", (0..case.batch).any(|b| lengths[b] == 0 || case.causal && lengths[b] < case.sq)),
+        (NO_KEYS, sees_nothing),
+        ("a sequence without queries", case.query_lengths().contains(&0)),
         ("lengths known to the host", matches!(case.lengths, Lengths::Host(_))),
         ("lengths on the device", matches!(case.lengths, Lengths::Device(_))),
+        ("more of these than one", Feature::ALL.iter().filter(|feature| feature.is_in(case)).count() > 1),
+        ("pages smaller than 16 tokens", matches!(case.kv, Kv::Paged { page_size: ..16, .. })),
+        ("pages shared", matches!(case.kv, Kv::Paged { shared: 1.., .. })),
         ("f16", case.format == Format::F16),
         ("fp32 output", case.output == Format::F32),
         ("with LSE", case.lse),
         ("scale given", case.scale.is_some()),
         ("strided", case.layout != Layout::Contiguous),
         ("data other than normal", case.data != Data::Normal),
-    ]
+    ]);
+    features
 }
 
 /// More than one split.
@@ -67,6 +77,8 @@ pub const SPLIT: &str = "more than one split";
 pub const EMPTY_SPLIT: &str = "an empty split";
 /// Causal.
 pub const CAUSAL: &str = "causal";
+/// Rows that see no key.
+pub const NO_KEYS: &str = "rows that see nothing";
 /// Head dims that no kernel was compiled for.
 pub const PADDED: &str = "head dims padded";
 /// Warps share the KV.
@@ -106,7 +118,9 @@ impl Histogram {
     pub fn assert_composition(&self) {
         let least =
             [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0), (PADDED, 10.0), (SHARED_KV, 20.0), (TWO_TILES, 5.0)];
-        for (name, least) in least {
+        let features = Feature::ALL.into_iter().filter(|feature| !Feature::WITHHELD.contains(feature));
+        let features = features.map(|feature| (feature.name(), 10.0));
+        for (name, least) in least.into_iter().chain(features) {
             assert!(self.percent(name) >= least, "less than {least} % of the cases have {name}:\n{self}");
         }
     }

@@ -4,10 +4,11 @@ use splitkv::{
     BlockShape, Buffer, DType, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan,
 };
 
-use crate::case::{Case, Lengths, Place, Shape, Splits};
+use crate::case::{Case, Lengths, Queries, Shape, Splits, starts};
 use crate::compare::Output;
 use crate::data::Tensors;
 use crate::numeric::Format;
+use crate::places::Place;
 use crate::site::Site;
 
 /// Why a case failed: an error of the library, or what a check found.
@@ -73,9 +74,9 @@ pub fn plan_case(site: &Site, case: &Case) -> splitkv::Result<Plan> {
 /// The bits of an output, in the order of the tensors' shapes whatever their strides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
-    /// O `[batch, sq, heads, head_dim_v]`.
+    /// O `[batch, sq, heads, head_dim_v]` or `[total, heads, head_dim_v]`.
     pub o: Vec<u8>,
-    /// LSE `[batch, heads, sq]`; empty if it was not asked for.
+    /// LSE `[batch, heads, sq]` or `[heads, total]`; empty if it was not asked for.
     pub lse: Vec<u8>,
 }
 
@@ -87,13 +88,21 @@ impl Bits {
         Output { o, lse: case.lse.then(|| Format::F32.decode(&self.lse)) }
     }
 
-    /// The bits of one sequence of `case`.
+    /// The bits of one sequence of `case`, as if it were alone.
     pub fn sequence(&self, case: &Case, index: usize) -> Self {
-        let part = |bytes: &[u8]| {
-            let size = bytes.len() / case.batch;
-            bytes[index * size..(index + 1) * size].to_vec()
-        };
-        Self { o: part(&self.o), lse: part(&self.lse) }
+        let queries = case.query_lengths();
+        let (start, heads) = (starts(&queries).0[index], case.heads());
+        let row = heads * case.head_dim_v * case.output.size();
+        let o = self.o[start * row..][..queries[index] * row].to_vec();
+        if !case.lse {
+            return Self { o, lse: Vec::new() };
+        }
+        let rows = case.rows().into_iter().zip(case.lse_rows()).filter(|([sequence, ..], _)| *sequence == index);
+        let mut lse = vec![0; queries[index] * heads * 4];
+        for ([_, query, head], from) in rows {
+            lse[(head * queries[index] + query) * 4..][..4].copy_from_slice(&self.lse[from * 4..][..4]);
+        }
+        Self { o, lse }
     }
 }
 
@@ -136,14 +145,15 @@ impl Launch {
         };
         let o_place = case.output_place();
         let o = Guarded::new(site, &vec![POISON; o_place.end() * case.output.size()])?;
-        let lse_shape = [case.batch, case.heads(), case.sq];
-        let lse_bytes = if case.lse { lse_shape.iter().product::<usize>() * 4 } else { 0 };
+        let queries: usize = case.query_lengths().iter().sum();
+        let lse_bytes = if case.lse { queries * case.heads() * 4 } else { 0 };
         let lse = Guarded::new(site, &vec![POISON; lse_bytes])?;
-        let lse_strides = [case.heads() * case.sq, case.sq, 1];
-        let lse_tensor = case
-            .lse
-            .then(|| Tensor::new(lse.buffer.clone(), GUARD, DType::F32, &lse_shape, &lse_strides))
-            .transpose()?;
+        let (shape, strides) = match case.queries {
+            Queries::Dense => (vec![case.batch, case.heads(), case.sq], vec![case.heads() * case.sq, case.sq, 1]),
+            Queries::Packed { .. } => (vec![case.heads(), queries], vec![queries, 1]),
+        };
+        let lse_tensor =
+            case.lse.then(|| Tensor::new(lse.buffer.clone(), GUARD, DType::F32, &shape, &strides)).transpose()?;
         let workspace = Guarded::new(site, &vec![POISON; plan.workspace_bytes()])?;
         // SAFETY: the range lies in `workspace.buffer`, which is dropped after the executor and the stream, and the
         // stream waits for its work when it is dropped.
@@ -257,7 +267,7 @@ impl Launch {
         let lse = self.lse.read("LSE")?;
         let mut written = self.o.read("O")?;
         let filling = self.o.filling;
-        let o = take_rows(&mut written, &self.case.output_place(), self.case.output, filling);
+        let o = take_rows(&mut written, &self.case, filling);
         if let Some(at) = written.iter().position(|byte| *byte != filling) {
             return Err(format!("byte {at} of O's buffer was written to, which lies in a gap").into());
         }
@@ -266,12 +276,11 @@ impl Launch {
 }
 
 /// Takes the rows out of a buffer, which is left with `filling` in their place.
-fn take_rows(buffer: &mut [u8], place: &Place, format: Format, filling: u8) -> Vec<u8> {
-    let [batch, seq, heads, dim] = place.shape;
-    let mut rows = Vec::with_capacity(batch * seq * heads * dim * format.size());
-    for row in 0..batch * seq * heads {
-        let start = place.start(row / heads / seq, row / heads % seq, row % heads) * format.size();
-        let row = &mut buffer[start..start + dim * format.size()];
+fn take_rows(buffer: &mut [u8], case: &Case, filling: u8) -> Vec<u8> {
+    let (place, size) = (case.output_place(), case.output.size());
+    let mut rows = Vec::new();
+    for [sequence, query, head] in case.rows() {
+        let row = &mut buffer[place.start(sequence, query, head) * size..][..case.head_dim_v * size];
         rows.extend_from_slice(row);
         row.fill(filling);
     }
@@ -295,9 +304,9 @@ impl Guarded {
     }
 
     fn tensor(&self, format: Format, place: &Place) -> splitkv::Result<Tensor> {
-        let strides = [place.strides[0], place.strides[1], place.strides[2], 1];
+        let (shape, strides) = place.tensor();
         let offset = GUARD + place.offset * format.size();
-        Tensor::new(self.buffer.clone(), offset, format.into(), &place.shape, &strides)
+        Tensor::new(self.buffer.clone(), offset, format.into(), &shape, &strides)
     }
 
     /// The contents, if the guards are intact.

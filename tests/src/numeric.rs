@@ -3,9 +3,6 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-/// Bits of a NaN in bf16 and in f16 alike: what memory that must not matter is filled with.
-pub const NAN16: u16 = 0x7fff;
-
 /// A number format of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
@@ -54,15 +51,15 @@ impl Format {
         }
     }
 
-    /// Bits of the nearest value.
+    /// Writes the nearest value into `bytes`, those of one element in little-endian order.
     ///
     /// # Panics
-    /// For F32, which has no 16-bit form.
-    pub fn encode(self, x: f32) -> u16 {
+    /// If they are not as many as [`Format::size`].
+    pub fn encode(self, x: f32, bytes: &mut [u8]) {
         match self {
-            Self::Bf16 => bf16::from_f32(x).to_bits(),
-            Self::F16 => f16::from_f32(x).to_bits(),
-            Self::F32 => panic!("F32 has no 16-bit form"),
+            Self::Bf16 => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+            Self::F16 => bytes.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+            Self::F32 => bytes.copy_from_slice(&x.to_le_bytes()),
         }
     }
 

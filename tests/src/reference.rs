@@ -2,65 +2,92 @@
 //! with this file up to rounding ([`crate::tolerance`] says how much rounding).
 //!
 //! ```text
-//! score_j = scale * (q . k_j)                       j < visible(sequence, query)
-//! LSE     = ln(sum_j exp(score_j))                  natural logarithm
-//! O       = sum_j exp(score_j) * v_j / sum_j exp(score_j)
-//! visible = length                                  not causal
-//! visible = max(0, query + 1 + length - sq)         causal: aligned at the bottom right, so that the last
-//!                                                   query sees every key of its sequence
+//! raw_j   = scale * (q . k_j)
+//! score_j = raw_j                                   no softcap
+//! score_j = softcap * tanh(raw_j / softcap)         softcap
+//! own     = query + length - queries                the query's own key: aligned at the bottom right, so that
+//!                                                   the last query's is the last key of its sequence
+//! visible = { j < length : own - left <= j <= own + right }, and j <= own if causal
+//! LSE     = ln(sum_(j visible) exp(score_j) + exp(sink))            natural logarithm
+//! O       = sum_(j visible) exp(score_j) * v_j / exp(LSE)
 //! ```
-//! A query that sees no key has O = 0 and LSE = -inf. Query head `h` reads KV head `h / (heads / kv_heads)`.
+//! Without a window `left` and `right` are unbounded; without a sink its logit is -inf. A query that sees no key has
+//! O = 0 and LSE = sink. Query head `h` reads KV head `h / (heads / kv_heads)`. Where the vectors of a sequence lie,
+//! in rows of a batch, packed or in pages, is [`Place::start`]'s to say.
 
-/// A tensor `[batch, seq, heads, dim]` in memory, the last dimension contiguous.
-#[derive(Clone, Debug)]
+use std::ops::Range;
+
+use crate::places::Place;
+
+/// A tensor in memory.
+#[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The memory that the tensor lies in, with whatever else lies there.
     pub values: &'a [f64],
-    /// Element at which the tensor begins.
-    pub offset: usize,
-    /// Distance in elements between batches, sequence positions and heads.
-    pub strides: [usize; 3],
-    /// Head dim.
-    pub dim: usize,
+    /// Where its vectors are.
+    pub place: &'a Place,
 }
 
-impl View<'_> {
-    /// The vector of one head at one position.
-    pub fn vector(&self, batch: usize, position: usize, head: usize) -> &[f64] {
-        let [b, s, h] = self.strides;
-        let start = self.offset + batch * b + position * s + head * h;
-        &self.values[start..start + self.dim]
+impl<'a> View<'a> {
+    /// The vector of one head at one position of a sequence.
+    pub fn vector(&self, sequence: usize, position: usize, head: usize) -> &'a [f64] {
+        &self.values[self.place.start(sequence, position, head)..][..self.place.shape[3]]
+    }
+}
+
+/// Which keys queries see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    /// No key behind the query's own.
+    pub causal: bool,
+    /// At most so many keys before the query's own.
+    pub left: Option<usize>,
+    /// At most so many keys behind it.
+    pub right: Option<usize>,
+}
+
+impl Mask {
+    /// The keys that query `query` of `queries` sees of `length`.
+    pub fn keys(&self, query: usize, queries: usize, length: usize) -> Range<usize> {
+        let own = query as i64 + length as i64 - queries as i64;
+        let right = if self.causal { Some(0) } else { self.right };
+        let first = self.left.map_or(0, |left| own - left as i64).max(0);
+        let end = right.map_or(length as i64, |right| own + right as i64 + 1).min(length as i64);
+        first as usize..end.max(first) as usize
     }
 }
 
 /// A problem with its data.
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
-    /// Q `[batch, sq, heads, head_dim_qk]`.
+    /// Q: `heads` vectors of `head_dim_qk` at each position.
     pub q: View<'a>,
-    /// K `[batch, sk, kv_heads, head_dim_qk]`.
+    /// K: `kv_heads` vectors of `head_dim_qk`.
     pub k: View<'a>,
-    /// V `[batch, sk, kv_heads, head_dim_v]`.
+    /// V: `kv_heads` vectors of `head_dim_v`.
     pub v: View<'a>,
     /// Queries of each sequence.
-    pub sq: usize,
+    pub queries: &'a [usize],
+    /// KV length of each sequence.
+    pub lengths: &'a [usize],
     /// Query heads.
     pub heads: usize,
     /// KV heads.
     pub kv_heads: usize,
-    /// KV length of each sequence.
-    pub lengths: &'a [usize],
-    /// Whether a query sees only keys up to its own position.
-    pub causal: bool,
+    /// Which keys queries see.
+    pub mask: Mask,
     /// Softmax scale.
     pub scale: f64,
+    /// Cap of the scores.
+    pub softcap: Option<f64>,
+    /// Each query head's sink, a logit.
+    pub sinks: Option<&'a [f32]>,
 }
 
 impl Attention<'_> {
-    /// Keys that a query sees: the first ones of its sequence, this many.
-    pub fn visible(&self, batch: usize, query: usize) -> usize {
-        let length = self.lengths[batch];
-        if self.causal { (query + 1 + length).saturating_sub(self.sq) } else { length }
+    /// Keys that a query sees.
+    pub fn keys(&self, sequence: usize, query: usize) -> Range<usize> {
+        self.mask.keys(query, self.queries[sequence], self.lengths[sequence])
     }
 
     /// The KV head that a query head reads.
@@ -68,25 +95,32 @@ impl Attention<'_> {
         head / (self.heads / self.kv_heads)
     }
 
+    /// The logit of a query head's sink; -inf: none.
+    pub fn sink(&self, head: usize) -> f64 {
+        self.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]))
+    }
+
     /// The score of each visible key.
-    pub fn scores(&self, batch: usize, query: usize, head: usize) -> Vec<f64> {
-        let q = self.q.vector(batch, query, head);
-        (0..self.visible(batch, query))
-            .map(|j| self.scale * dot(q, self.k.vector(batch, j, self.kv_head(head))))
-            .collect()
+    pub fn scores(&self, [sequence, query, head]: [usize; 3]) -> Vec<f64> {
+        let q = self.q.vector(sequence, query, head);
+        let score = |key| {
+            let raw = self.scale * dot(q, self.k.vector(sequence, key, self.kv_head(head)));
+            self.softcap.map_or(raw, |cap| cap * (raw / cap).tanh())
+        };
+        self.keys(sequence, query).map(score).collect()
     }
 
     /// O and LSE of a row with these scores.
-    pub fn row(&self, batch: usize, head: usize, scores: &[f64]) -> (Vec<f64>, f64) {
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut o = vec![0.0; self.v.dim];
-        if scores.is_empty() {
+    pub fn row(&self, [sequence, query, head]: [usize; 3], scores: &[f64]) -> (Vec<f64>, f64) {
+        let max = scores.iter().copied().fold(self.sink(head), f64::max);
+        let mut o = vec![0.0; self.v.place.shape[3]];
+        if max == f64::NEG_INFINITY {
             return (o, max);
         }
         let exponentials: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-        let sum: f64 = exponentials.iter().sum();
-        for (j, exponential) in exponentials.iter().enumerate() {
-            for (o, v) in o.iter_mut().zip(self.v.vector(batch, j, self.kv_head(head))) {
+        let sum = exponentials.iter().sum::<f64>() + (self.sink(head) - max).exp();
+        for (key, exponential) in self.keys(sequence, query).zip(&exponentials) {
+            for (o, v) in o.iter_mut().zip(self.v.vector(sequence, key, self.kv_head(head))) {
                 *o += exponential / sum * v;
             }
         }

@@ -5,7 +5,8 @@ use kernels_gpu::abi::{MAX_SPLITS, Role};
 use proptest::prelude::*;
 use splitkv::{Catalogue, Target};
 
-use crate::case::{Case, Data, Layout, Lengths, Shape, Splits};
+use crate::case::{Case, Data, Known, Kv, Layout, Lengths, Queries, Shape, Splits, Window};
+use crate::feature;
 use crate::launch::problem;
 use crate::numeric::Format;
 
@@ -39,8 +40,10 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
     let numbers = (formats(), any::<bool>(), prop::bool::weighted(0.4), scales(), prop::bool::weighted(0.7));
     let rest = (splits(), layouts(), data(), any::<u64>(), budgets(budget));
     let kernel = (head_dims(), block_shapes(), q_tiles());
-    (shape, numbers, rest, kernel).prop_map(|(shape, numbers, rest, kernel)| {
+    let served = (windows(), softcaps(), sinks(), kept(packed_queries(), 0.25), kv_forms());
+    (shape, numbers, rest, kernel, served).prop_map(|(shape, numbers, rest, kernel, served)| {
         let (batch, kv_heads, group, sq, sk, fractions) = shape;
+        let (window, softcap, sink, queries, kv) = served;
         let (format, wide_output, causal, scale, lse) = numbers;
         let (splits, layout, data, seed, budget) = rest;
         let ((head_dim_qk, head_dim_v), block_shape, q_tiles) = kernel;
@@ -57,11 +60,20 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
             head_dim_qk,
             head_dim_v,
             block_shape,
+            window,
+            softcap,
+            sink,
             ..Case::new(batch, sq, sk, kv_heads, group)
         };
         case.q_tiles = q_tiles.filter(|&q_tiles| q_tiles <= most_q_tiles(&case));
         fit(&mut case, budget);
+        if let Some((fractions, known)) = queries {
+            let lengths = fractions[..case.batch].iter().map(|one| one.length(case.sq)).collect();
+            case.queries = Queries::Packed { lengths, known };
+        }
+        case.kv = kv.kv(&case);
         case.lengths = fractions.lengths(&case);
+        feature::withhold(&mut case);
         case
     })
 }
@@ -100,8 +112,11 @@ fn budgets(budget: Budget) -> impl Strategy<Value = (usize, usize)> {
     (cost, prop_oneof![1 => Just(1), 2 => Just(4)])
 }
 
+/// Sequences of a case, at most.
+const MOST_BATCH: usize = 8;
+
 fn batches() -> impl Strategy<Value = usize> {
-    prop_oneof![3 => Just(1), 4 => 2..=4usize, 1 => 5..=8usize]
+    prop_oneof![3 => Just(1), 4 => 2..=4usize, 1 => 5..=MOST_BATCH]
 }
 
 fn kv_heads() -> impl Strategy<Value = usize> {
@@ -186,6 +201,69 @@ fn formats() -> impl Strategy<Value = Format> {
     prop_oneof![Just(Format::Bf16), Just(Format::F16)]
 }
 
+/// Windows: nothing but the own key, about a tile, anything.
+fn windows() -> impl Strategy<Value = Option<Window>> {
+    let bound = || prop_oneof![2 => 0..=3u32, 3 => 100..=140u32, 2 => 0..=1000u32, 1 => Just(u32::MAX)];
+    let left = kept(bound(), 0.8);
+    let right = prop_oneof![3 => Just(Some(0)), 2 => Just(None), 2 => bound().prop_map(Some)];
+    kept((left, right).prop_map(|(left, right)| Window { left, right }), 0.25)
+}
+
+fn softcaps() -> impl Strategy<Value = Option<f32>> {
+    kept(prop::sample::select(vec![0.5, 1.0, 15.0, 50.0, 1e-3, 300.0]), 0.2)
+}
+
+/// Sinks: none for a head, one that weighs about a key, one that weighs about a sequence or more than all.
+fn sinks() -> impl Strategy<Value = Option<Vec<Option<f32>>>> {
+    let logit = prop_oneof![1 => Just(None), 3 => (-4f32..4.0).prop_map(Some), 2 => (4f32..60.0).prop_map(Some)];
+    kept(prop::collection::vec(logit, 1..6), 0.2)
+}
+
+fn known() -> impl Strategy<Value = Known> {
+    prop_oneof![Just(Known::Host), Just(Known::Device)]
+}
+
+fn packed_queries() -> impl Strategy<Value = (Vec<Fraction>, Known)> {
+    (each_fraction(), known())
+}
+
+/// How the KV lies together; the room of packed sequences as parts of `sk`.
+#[derive(Clone, Debug)]
+enum KvForm {
+    Dense,
+    Packed(Vec<Fraction>, Known),
+    Paged(Kv),
+}
+
+fn kv_forms() -> impl Strategy<Value = KvForm> {
+    let page_size = prop_oneof![
+        3 => prop::sample::select(vec![1, 16, 32, 64, 128, 256, 512]),
+        1 => 1..=300usize,
+    ];
+    let shared = prop_oneof![3 => Just(0), 1 => 1..4usize];
+    let paged = (page_size, shared, 0..3usize, known())
+        .prop_map(|(page_size, shared, spare, known)| KvForm::Paged(Kv::Paged { page_size, shared, spare, known }));
+    let packed = (each_fraction(), known()).prop_map(|(room, known)| KvForm::Packed(room, known));
+    prop_oneof![5 => Just(KvForm::Dense), 2 => packed, 4 => paged]
+}
+
+impl KvForm {
+    fn kv(self, case: &Case) -> Kv {
+        match self {
+            Self::Dense => Kv::Dense,
+            Self::Packed(fractions, known) => {
+                Kv::Packed { room: fractions[..case.batch].iter().map(|one| one.length(case.sk)).collect(), known }
+            }
+            Self::Paged(kv) => kv,
+        }
+    }
+}
+
+/// A value with this probability, else none.
+fn kept<T: std::fmt::Debug>(value: impl Strategy<Value = T>, probability: f64) -> impl Strategy<Value = Option<T>> {
+    prop::option::weighted(probability, value)
+}
+
 fn layouts() -> impl Strategy<Value = Layout> {
     prop_oneof![Just(Layout::Contiguous), Just(Layout::Padded), Just(Layout::Interleaved), Just(Layout::HeadsFirst)]
 }
@@ -218,14 +296,19 @@ enum Fraction {
     Edge(u16, usize),
 }
 
-fn fractions() -> impl Strategy<Value = Fractions> {
+/// One for each sequence that a case may have.
+fn each_fraction() -> impl Strategy<Value = Vec<Fraction>> + Clone {
     let fraction = prop_oneof![
         2 => Just(Fraction::None),
         2 => Just(Fraction::All),
         4 => any::<u16>().prop_map(Fraction::Part),
         2 => (any::<u16>(), 0..=2usize).prop_map(|(part, plus)| Fraction::Edge(part, plus)),
     ];
-    let each = prop::collection::vec(fraction, 8);
+    prop::collection::vec(fraction, MOST_BATCH)
+}
+
+fn fractions() -> impl Strategy<Value = Fractions> {
+    let each = each_fraction();
     prop_oneof![
         3 => Just(Fractions::Full),
         3 => each.clone().prop_map(Fractions::Host),
@@ -235,7 +318,8 @@ fn fractions() -> impl Strategy<Value = Fractions> {
 
 impl Fractions {
     fn lengths(&self, case: &Case) -> Lengths {
-        let each = |fractions: &[Fraction]| fractions[..case.batch].iter().map(|one| one.length(case.sk)).collect();
+        let each =
+            |fractions: &[Fraction]| case.room().iter().zip(fractions).map(|(room, one)| one.length(*room)).collect();
         match self {
             Self::Full => Lengths::Full,
             Self::Host(fractions) => Lengths::Host(each(fractions)),

@@ -11,7 +11,13 @@
 //!    one; it enters in the same place.
 //! 2. Scores are summed in fp32. A score is off by at most `2^-20` of `scale * sum_d |q_d k_d|`: eight steps of
 //!    a matrix unit that truncates, and the scaling. That moves a probability by the same relative amount,
-//!    so it is added to `u`; and it moves the LSE by that amount.
+//!    so it is added to `u`; and it moves the LSE by that amount. A softcap moves a score by no more than it was off
+//!    before (its slope is at most 1), and is off itself by `2^-21` of the cap: with `e = exp(2x)` from an
+//!    approximate exponential (relative error `2^-22`, and `|x| 2^-22` from rounding its argument),
+//!    `tanh x = 1 - 2 / (e + 1)` is off by `2e / (e + 1)^2 <= 1/2` of `e`'s error, where `|x|` times that is below
+//!    1/2 too, and by two roundings of numbers below 2.
+//!    A sink's logit is multiplied by log2(e) in fp32, which is off by `2^-22` of it with the subtraction of the
+//!    maximum: its weight moves by that relative amount, O and LSE by the weight's part of it.
 //! 3. The output is rounded to its own format: `u_o |o|`.
 //!
 //! The usual test of attention kernels allows twice the largest error of a reference computed in the same
@@ -22,7 +28,8 @@
 //! same-format reference, plus a floor made of 1 to 3, which says what luck may hide. It shrinks with the KV
 //! as the output does.
 //!
-//! A row that sees no key has no tolerance: O is 0 and LSE -inf exactly.
+//! A row that sees no key has no tolerance: O is 0 exactly, and LSE is -inf exactly, or the sink's logit up to its
+//! conversion.
 
 use crate::numeric::Format;
 use crate::reference::Attention;
@@ -45,17 +52,20 @@ pub struct Row {
 
 impl Row {
     /// The row of `attention`, computed with operands of `format` and stored as `output`.
-    pub fn new(attention: &Attention<'_>, [batch, query, head]: [usize; 3], format: Format, output: Format) -> Self {
-        let scores = attention.scores(batch, query, head);
-        let (o, lse) = attention.row(batch, head, &scores);
+    pub fn new(attention: &Attention<'_>, row: [usize; 3], format: Format, output: Format) -> Self {
+        let [sequence, query, head] = row;
+        let scores = attention.scores(row);
+        let (o, lse) = attention.row(row, &scores);
+        let sink_error = sink_error(attention.sink(head), lse);
         if scores.is_empty() {
-            return Self { o, lse, o_tolerance: 0.0, lse_tolerance: 0.0 };
+            return Self { o, lse, o_tolerance: 0.0, lse_tolerance: sink_error };
         }
-        let value = |key| attention.v.vector(batch, key, attention.kv_head(head));
-        let score_error = score_error(attention, [batch, query, head], scores.len());
+        let keys = attention.keys(sequence, query);
+        let value = |index| attention.v.vector(sequence, keys.start + index, attention.kv_head(head));
+        let score_error = score_error(attention, row);
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
 
-        let mut total_error = 0.0;
+        let mut total_error = sink_error;
         let mut spread = vec![0.0; o.len()];
         for (key, score) in scores.iter().enumerate() {
             let relative = format.roundoff() + score_error;
@@ -65,48 +75,51 @@ impl Row {
                 *spread += (error * (v - o)).powi(2);
             }
         }
-        let same = same_format(&scores, value, &o, format, output);
+        let same = same_format(&scores, value, lse, format, output);
         let same_error = largest(same.iter().zip(&o).map(|(same, o)| same - o));
         let magnitude = largest(o.iter().copied());
         let spread = spread.into_iter().fold(0.0, f64::max).sqrt();
         let o_tolerance =
             2.0 * same_error + magnitude * (total_error + 2.0 * output.roundoff()) + 3.0 * spread + output.underflow();
-        let lse_tolerance = LSE + score_error + lse.abs() * 2f64.powi(-22);
+        let lse_tolerance = LSE + score_error + sink_error + lse.abs() * 2f64.powi(-22);
         Self { o, lse, o_tolerance, lse_tolerance }
     }
 }
 
 /// The same row with the roundings that 16-bit matrix operands bring: probabilities (relative to the row's
-/// largest) in `format`, their sum unrounded, the output in `output`.
+/// largest) in `format`, what they are divided by unrounded, the output in `output`. There is a key.
 pub fn same_format<'a>(
     scores: &[f64],
     value: impl Fn(usize) -> &'a [f64],
-    o: &[f64],
+    lse: f64,
     format: Format,
     output: Format,
 ) -> Vec<f64> {
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut sum = 0.0;
-    let mut same = vec![0.0; o.len()];
+    let mut same = vec![0.0; value(0).len()];
     for (key, score) in scores.iter().enumerate() {
-        let exact = (score - max).exp();
-        let rounded = format.round(exact);
-        sum += exact;
+        let rounded = format.round((score - max).exp());
         for (same, v) in same.iter_mut().zip(value(key)) {
             *same += rounded * v;
         }
     }
-    same.into_iter().map(|same| output.round(same / sum)).collect()
+    same.into_iter().map(|same| output.round(same * (max - lse).exp())).collect()
 }
 
 /// Bound of a row's error in its scores, in absolute terms.
-fn score_error(attention: &Attention<'_>, [batch, query, head]: [usize; 3], keys: usize) -> f64 {
-    let q = attention.q.vector(batch, query, head);
+fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3]) -> f64 {
+    let q = attention.q.vector(sequence, query, head);
     let products = |key| {
-        let k = attention.k.vector(batch, key, attention.kv_head(head));
+        let k = attention.k.vector(sequence, key, attention.kv_head(head));
         q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum::<f64>()
     };
-    2f64.powi(-20) * attention.scale.abs() * (0..keys).map(products).fold(0.0, f64::max)
+    let largest = attention.keys(sequence, query).map(products).fold(0.0, f64::max);
+    2f64.powi(-20) * attention.scale.abs() * largest + attention.softcap.map_or(0.0, |cap| 2f64.powi(-21) * cap)
+}
+
+/// Bound of the error that a sink brings into a row's sum, relative to that, and so into its LSE.
+fn sink_error(sink: f64, lse: f64) -> f64 {
+    if sink == f64::NEG_INFINITY { 0.0 } else { 2f64.powi(-22) * sink.abs() * (sink - lse).exp() }
 }
 
 /// The largest magnitude; NaN is passed over.

@@ -298,7 +298,7 @@ fn executors(site: &Site, case: &Case, count: usize) -> Vec<Executor> {
 
 /// Q, K, V of a case, and three more like Q, each in a buffer of its own.
 fn buffers(site: &Site, case: &Case, tensors: &Tensors) -> [Tensor; 6] {
-    let places = [tensors.places.q, tensors.places.k, tensors.places.v];
+    let places = [&tensors.places.q, &tensors.places.k, &tensors.places.v];
     let tensor = |index: usize| {
         let place = places[if index < 3 { index } else { 0 }];
         let contents = &tensors.buffers[place.buffer];

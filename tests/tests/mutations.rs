@@ -1,12 +1,15 @@
 //! The comparison notices faults, and does not cry wolf: a model of a split-KV kernel, in fp32 with 16-bit
 //! probabilities as the GPU's matrix units force them, passes on random cases, and fails with each fault in it.
 
+use std::ops::Range;
+
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use rayon::prelude::*;
-use splitkv_tests::case::{Case, Data, Layout, Lengths, Splits};
+use splitkv_tests::case::{Case, Data, Known, Kv, Layout, Lengths, Queries, Splits, Window};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
 use splitkv_tests::numeric::Format;
+use splitkv_tests::places::Place;
 use splitkv_tests::strategy::{Budget, TILE_N, cases};
 
 /// What the model does wrong.
@@ -44,6 +47,28 @@ enum Fault {
     InterleavedHeads,
     /// Probabilities have bf16's precision whatever the format.
     CoarseProbabilities,
+    /// A window has one key too few on its left.
+    WindowShort,
+    /// A window has one key too many on its left.
+    WindowLong,
+    /// The masks are aligned to the most queries of a sequence, not to its own.
+    AlignedToMost,
+    /// The softcap is left out.
+    Uncapped,
+    /// The mask comes before the softcap: a masked key has the score -cap.
+    CappedAfterMask,
+    /// The scale comes after the softcap.
+    ScaledAfterCap,
+    /// The sink has no weight.
+    SinkLost,
+    /// The sink enters in each split.
+    SinkInEachSplit,
+    /// A KV head's sink in place of a query head's.
+    SinkOfKvHead,
+    /// A sink's logit is taken to base 2.
+    SinkToBaseTwo,
+    /// A page in the middle is taken from the beginning of the sequence.
+    WrongPage,
 }
 
 /// One row's running state.
@@ -56,47 +81,88 @@ struct Running {
 /// A decoded tensor's vector.
 type Get<'a> = dyn Fn(usize, usize, usize) -> &'a [f64] + 'a;
 
-fn model(case: &Case, tensors: &Tensors, splits: usize, fault: Option<Fault>) -> Output {
+fn model<'a>(case: &Case, tensors: &'a Tensors, splits: usize, fault: Option<Fault>) -> Output {
     let decoded: Vec<Vec<f64>> = tensors.buffers.iter().map(|buffer| case.format.decode(buffer)).collect();
-    let get = |place: splitkv_tests::case::Place| {
+    let get = |place: &'a Place| {
         let decoded = &decoded;
         move |b, s, h| &decoded[place.buffer][place.start(b, s, h)..][..place.shape[3]]
     };
-    let (q, k, v) = (get(tensors.places.q), get(tensors.places.k), get(tensors.places.v));
-    let (heads, lengths) = (case.heads(), case.lengths());
-    let mut output = Output { o: Vec::new(), lse: case.lse.then(|| vec![0.0; case.batch * heads * case.sq]) };
-    for (b, &length) in lengths.iter().enumerate() {
-        for i in 0..case.sq {
-            for h in 0..heads {
-                let kv_head = if fault == Some(Fault::InterleavedHeads) { h % case.kv_heads } else { h / case.group };
-                let mut limit = if case.causal { (i + 1 + length).saturating_sub(case.sq) } else { length };
-                match fault {
-                    Some(Fault::CausalShort) if case.causal => limit = limit.saturating_sub(1),
-                    Some(Fault::CausalLong) if case.causal => limit = (limit + 1).min(length),
-                    Some(Fault::LastKeyLost) => limit = limit.min(length.saturating_sub(1)),
-                    _ => {}
-                }
-                let row = (q(b, i, h), kv_head, b);
-                let parts: Vec<_> = (0..splits)
-                    .map(|split| part(case, row, (length, limit), (split, splits), (&k, &v), fault))
-                    .collect();
-                let (o, lse) = merge(&parts, fault);
-                output.o.push(o.iter().map(|o| case.output.round(f64::from(*o))).collect());
-                if let Some(lses) = &mut output.lse {
-                    let base = if fault == Some(Fault::BaseTwo) { std::f32::consts::LN_2 } else { 1.0 };
-                    lses[(b * heads + h) * case.sq + i] = f64::from(lse / base);
-                }
-            }
+    let (q, k, v) = (get(&tensors.places.q), get(&tensors.places.k), get(&tensors.places.v));
+    let (lengths, queries) = (case.lengths(), case.query_lengths());
+    let rows = case.rows();
+    let mut output = Output { o: Vec::new(), lse: case.lse.then(|| vec![0.0; rows.len()]) };
+    for ([b, i, h], lse_at) in rows.into_iter().zip(case.lse_rows()) {
+        let length = lengths[b];
+        let kv_head = if fault == Some(Fault::InterleavedHeads) { h % case.kv_heads } else { h / case.group };
+        let mut mask = case.mask();
+        match fault {
+            Some(Fault::WindowShort) => mask.left = mask.left.map(|left| left - 1),
+            Some(Fault::WindowLong) => mask.left = mask.left.map(|left| left + 1),
+            _ => {}
+        }
+        let aligned = if fault == Some(Fault::AlignedToMost) { case.sq } else { queries[b] };
+        let mut keys = mask.keys(i, aligned, length);
+        match fault {
+            Some(Fault::CausalShort) if case.causal => keys.end = keys.end.saturating_sub(1),
+            Some(Fault::CausalLong) if case.causal => keys.end = (keys.end + 1).min(length),
+            Some(Fault::LastKeyLost) => keys.end = keys.end.min(length.saturating_sub(1)),
+            _ => {}
+        }
+        let row = (q(b, i, h), kv_head, b);
+        let mut parts: Vec<_> =
+            (0..splits).map(|split| part(case, row, (length, &keys), (split, splits), (&k, &v), fault)).collect();
+        let sink = sink(case, h, fault);
+        if fault == Some(Fault::SinkInEachSplit) {
+            parts.iter_mut().for_each(|part| *part = with_sink(part, sink));
+        }
+        let (o, lse) = with_sink(&merge(&parts, fault), sink);
+        output.o.push(o.iter().map(|o| case.output.round(f64::from(*o))).collect());
+        if let Some(lses) = &mut output.lse {
+            let base = if fault == Some(Fault::BaseTwo) { std::f32::consts::LN_2 } else { 1.0 };
+            lses[lse_at] = f64::from(lse / base);
         }
     }
     output
+}
+
+/// The logit of a head's sink.
+fn sink(case: &Case, head: usize, fault: Option<Fault>) -> f32 {
+    let Some(sinks) = case.sinks() else { return f32::NEG_INFINITY };
+    match fault {
+        Some(Fault::SinkLost) => f32::NEG_INFINITY,
+        Some(Fault::SinkOfKvHead) => sinks[head / case.group],
+        Some(Fault::SinkToBaseTwo) => sinks[head] * std::f32::consts::LN_2,
+        _ => sinks[head],
+    }
+}
+
+/// A row once a sink has taken its part.
+fn with_sink((o, lse): &(Vec<f32>, f32), sink: f32) -> (Vec<f32>, f32) {
+    let max = lse.max(sink);
+    if max == f32::NEG_INFINITY {
+        return (o.clone(), max);
+    }
+    let sum = (lse - max).exp() + (sink - max).exp();
+    let weight = (lse - max).exp() / sum;
+    (o.iter().map(|o| o * weight).collect(), max + sum.ln())
+}
+
+/// The score of a raw product.
+fn score(case: &Case, product: f32, fault: Option<Fault>) -> f32 {
+    let scale = case.scale() as f32;
+    match case.softcap {
+        None => scale * product,
+        Some(_) if fault == Some(Fault::Uncapped) => scale * product,
+        Some(cap) if fault == Some(Fault::ScaledAfterCap) => scale * (cap * (product / cap).tanh()),
+        Some(cap) => cap * (scale * product / cap).tanh(),
+    }
 }
 
 /// One split's O and LSE for a row.
 fn part(
     case: &Case,
     (q, kv_head, b): (&[f64], usize, usize),
-    (length, limit): (usize, usize),
+    (length, visible): (usize, &Range<usize>),
     (split, splits): (usize, usize),
     (k, v): (&Get<'_>, &Get<'_>),
     fault: Option<Fault>,
@@ -104,6 +170,12 @@ fn part(
     let (tile_n, chunk) = (TILE_N, 32);
     let tiles = length.div_ceil(tile_n);
     let middle = tiles / 2;
+    let page = |j| match case.kv {
+        Kv::Paged { page_size, .. } if fault == Some(Fault::WrongPage) && j / page_size == length / page_size / 2 => {
+            j % page_size
+        }
+        _ => j,
+    };
     let mut state = Running { max: f32::NEG_INFINITY, sum: 0.0, o: vec![0.0; case.head_dim_v] };
     for tile in split * tiles / splits..(split + 1) * tiles / splits {
         let (source, times) = match fault {
@@ -113,9 +185,15 @@ fn part(
             _ => (tile, 1),
         };
         for first in (0..times).flat_map(|_| (source * tile_n..(source + 1) * tile_n).step_by(chunk)) {
-            let keys = first..(first + chunk).min(limit);
-            let scale = case.scale() as f32;
-            let scores: Vec<f32> = keys.clone().map(|j| scale * dot(q, k(b, j, kv_head))).collect();
+            let keys = first.max(visible.start)..(first + chunk).min(visible.end);
+            let keys = if fault == Some(Fault::CappedAfterMask) { first..(first + chunk).min(length) } else { keys };
+            let scores: Vec<f32> = keys
+                .clone()
+                .map(|j| match case.softcap {
+                    Some(cap) if !visible.contains(&j) => -cap,
+                    _ => score(case, dot(q, k(b, page(j), kv_head)), fault),
+                })
+                .collect();
             let max = scores.iter().copied().fold(state.max, f32::max);
             if max == f32::NEG_INFINITY {
                 continue;
@@ -128,7 +206,8 @@ fn part(
                 let p = (score - max).exp();
                 state.sum += p;
                 let in_middle = j / tile_n == middle;
-                let v_at = if fault == Some(Fault::StaleChunkOfV) && in_middle { j.saturating_sub(chunk) } else { j };
+                let v_at =
+                    if fault == Some(Fault::StaleChunkOfV) && in_middle { j.saturating_sub(chunk) } else { page(j) };
                 if fault == Some(Fault::EightTokensOfVLost) && in_middle && j % tile_n < 8 {
                     continue;
                 }
@@ -285,4 +364,68 @@ fn merge_faults_are_noticed() {
     assert_noticed(Fault::UnweightedMerge, &uneven);
     let empty = Case { splits: Splits::Exact(4), lengths: Lengths::Device(vec![200]), ..Case::new(1, 2, 1000, 1, 3) };
     assert_noticed(Fault::EmptySplitCounts, &[empty]);
+}
+
+fn with(cases: Vec<Case>, change: impl Fn(&mut Case)) -> Vec<Case> {
+    let changed = cases.into_iter().map(|mut case| {
+        change(&mut case);
+        case
+    });
+    changed.collect()
+}
+
+#[test]
+fn window_faults_are_noticed() {
+    // Windows of 128 keys.
+    let cases = with(sensitive(), |case| case.window = Some(Window { left: Some(127), right: Some(0) }));
+    for fault in [Fault::WindowShort, Fault::WindowLong] {
+        assert_noticed(fault, &cases);
+    }
+    for fault in [Fault::DroppedTile, Fault::StaleChunkOfV] {
+        assert_noticed(fault, &with(cases.clone(), |case| case.window = Some(Window { left: None, right: Some(0) })));
+    }
+}
+
+#[test]
+fn softcap_faults_are_noticed() {
+    let cases = with(sensitive(), |case| case.softcap = Some(1.0));
+    for fault in [Fault::Uncapped, Fault::ScaledAfterCap] {
+        assert_noticed(fault, &cases);
+    }
+    let masked = with(cases, |case| case.window = Some(Window { left: Some(99), right: Some(0) }));
+    assert_noticed(Fault::CappedAfterMask, &masked);
+}
+
+#[test]
+fn sink_faults_are_noticed() {
+    // As much weight as all keys together, or so.
+    let cases = with(sensitive(), |case| {
+        case.sink = Some([0.0, 0.5, 1.0, 2.0].map(|more| Some((case.sk as f32).ln() + more)).into());
+    });
+    for fault in [Fault::SinkLost, Fault::SinkInEachSplit, Fault::SinkOfKvHead, Fault::SinkToBaseTwo] {
+        assert_noticed(fault, &cases);
+    }
+}
+
+#[test]
+fn a_wrong_page_is_noticed() {
+    for page_size in [16, 64, 128] {
+        let kv = Kv::Paged { page_size, shared: 0, spare: 0, known: Known::Host };
+        assert_noticed(Fault::WrongPage, &with(sensitive(), |case| case.kv = kv.clone()));
+    }
+    // A single token in the wrong place is found by its mark.
+    let kv = Kv::Paged { page_size: 1, shared: 0, spare: 0, known: Known::Host };
+    let shorter = sensitive().into_iter().filter(|case| case.sk <= 4096).collect();
+    let marked = with(shorter, |case| (case.kv, case.data) = (kv.clone(), Data::Positions));
+    assert_noticed(Fault::WrongPage, &with(marked, |case| case.output = Format::F32));
+}
+
+#[test]
+fn a_mask_aligned_to_another_sequences_queries_is_noticed() {
+    let cases = with(sensitive(), |case| {
+        (case.batch, case.sq, case.causal) = (2, 9, true);
+        case.queries = Queries::Packed { lengths: vec![9, 3], known: Known::Host };
+    });
+    let noticeable: Vec<_> = cases.into_iter().filter(|case| case.lse || case.sk <= 300).collect();
+    assert_noticed(Fault::AlignedToMost, &noticeable);
 }
