@@ -373,8 +373,9 @@ impl Executor {
             m_blocks: plan.m_blocks(),
             num_splits: plan.num_splits(),
             split_tokens: plan.split_tokens(),
-            window_left: sight.left.unwrap_or(NO_BOUND),
-            window_right: sight.right.unwrap_or(NO_BOUND),
+            // A bound that is further away than any key is none.
+            window_left: sight.left.map_or(NO_BOUND, |left| left.min(NO_BOUND)),
+            window_right: sight.right.map_or(NO_BOUND, |right| right.min(NO_BOUND)),
             o_dtype: self.output() as u32,
             scale_log2: problem.softcap.map_or(scale * log2_e, |cap| scale / cap * 2.0 * log2_e),
             softcap_log2: problem.softcap.map_or(0.0, |cap| cap * log2_e),
@@ -393,6 +394,8 @@ impl Executor {
             o_stride_seq: attention.o_stride_seq,
             o_stride_head: attention.o_stride_head,
             rows: attention.total_q * problem.heads as u32,
+            cu_seqlens_q: attention.cu_seqlens_q,
+            batch: attention.batch,
             // Packed queries are one sequence's.
             sq: if problem.queries == Queries::Dense { attention.sq } else { attention.total_q },
             heads: problem.heads as u32,

@@ -381,11 +381,6 @@ impl Problem {
                 return Err(Error::argument("softcap", softcap, allowed));
             }
         }
-        for (name, bound) in [("window.left", self.window.left), ("window.right", self.window.right)] {
-            if let Some(bound) = bound.filter(|&bound| bound as usize >= MAX_SIZE) {
-                return Err(Error::argument(name, bound, format_args!("below {MAX_SIZE}, or None for no bound")));
-            }
-        }
         self.validate_queries()?;
         self.validate_kv()
     }

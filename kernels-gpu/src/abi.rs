@@ -455,12 +455,16 @@ macro_rules! combine_arguments {
             lse: Pointer,
             /// One more logit of each head without a value, fp32 `[heads]`, natural, or null.
             sink: Pointer,
+            /// Where packed sequences begin, int32 `[batch + 1]`, or null: queries from the last one's end on belong to none.
+            cu_seqlens_q: Pointer,
             /// Strides in elements.
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
             /// Rows: `batch * sq * heads`; one block each.
             rows: u32,
+            /// Sequences that `cu_seqlens_q` tells of.
+            batch: u32,
             /// Queries of each sequence.
             sq: u32,
             /// Query heads.

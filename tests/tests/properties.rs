@@ -245,8 +245,8 @@ fn the_one_call_function() {
             plan: options(&case),
             ..AttentionOptions::default()
         };
-        let (q, k, v) = launch.inputs();
-        let (o, lse) = attention(&site.device, &site.kernels, q, k, v, &options)?;
+        let given = launch.given();
+        let (o, lse) = attention(&site.device, &site.kernels, &given.q, &given.k, &given.v, &options)?;
         let bytes = |tensor: &Tensor| {
             let mut bytes = vec![0; tensor.elements() * tensor.dtype().size_of()];
             tensor.buffer().read(tensor.offset(), &mut bytes).map(|()| bytes)

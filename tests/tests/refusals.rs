@@ -283,12 +283,10 @@ impl Setup {
     fn with(&mut self, name: &str, tensor: Option<&Tensor>) -> Result<()> {
         let given = |this: &'static str, own| if this == name { tensor } else { Some(own) };
         let needed = |this, own| given(this, own).expect("only lse and kv_lens can be left out");
-        let [q, k, v, o] =
-            [("q", &self.q), ("k", &self.k), ("v", &self.v), ("o", &self.o)].map(|(name, own)| needed(name, own));
         let inputs = Inputs {
             lse: given("lse", &self.lse),
             kv_lens: given("kv_lens", &self.kv_lens),
-            ..Inputs::new(q, k, v, o)
+            ..Inputs::new(needed("q", &self.q), needed("k", &self.k), needed("v", &self.v), needed("o", &self.o))
         };
         self.executor.run(&self.stream, &inputs)?;
         self.stream.synchronize()

@@ -92,7 +92,7 @@ impl Work {
         Self {
             m_blocks,
             // Rows bound it, all of them together below 2^31.
-            units_per_split: (problem.batch * m_blocks * problem.kv_heads) as u64,
+            units_per_split: (sequences * m_blocks * problem.kv_heads) as u64,
             tiles: sum * problem.kv_heads as f64,
             longest: longest as u64,
             uniform: shortest >= longest,

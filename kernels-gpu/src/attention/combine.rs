@@ -18,6 +18,15 @@ const UNROLL: usize = 4;
 pub(crate) unsafe fn combine(a: CombineArguments) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let row = thread::block_idx_x();
+    if !a.cu_seqlens_q.is_null() {
+        // SAFETY: the offsets are one more than the sequences; there is a row, so there is a head.
+        let (end, query) =
+            unsafe { (a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read(), divide(row, a.heads).0) };
+        // A query that belongs to no sequence has no parts.
+        if query as i32 >= end {
+            return;
+        }
+    }
     let lse = |split: u32| -> f32 {
         let place = u64::from(split) * u64::from(a.rows) + u64::from(row);
         // SAFETY: split and row are in range.
