@@ -101,7 +101,7 @@ impl Offsets {
         let Some(offsets) = self.on_host() else { return Ok(()) };
         if offsets.len() != batch + 1 {
             let given = format!("{} offsets", offsets.len());
-            return Err(Error::argument(name, given, format_args!("one more than sequences: {}", batch + 1)));
+            return Err(Error::argument(name, given, format_args!("batch + 1: {}", batch + 1)));
         }
         if offsets[0] != 0 {
             return Err(Error::argument(name, format_args!("{} as the first offset", offsets[0]), "0"));
@@ -153,7 +153,7 @@ impl PageTable {
         }
         let (width, batch) = (self.width(), tokens.len());
         if width.checked_mul(page_size).is_none_or(|room| room < sk) {
-            let given = format!("{width} pages of {page_size} tokens a sequence");
+            let given = format!("{width} pages of {page_size}, {} tokens, a sequence", width.saturating_mul(page_size));
             return Err(Error::argument("page_table", given, format_args!("room for sk ({sk}) tokens")));
         }
         if pages == 0 && sk > 0 && batch > 0 {

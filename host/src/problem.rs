@@ -387,13 +387,14 @@ impl Problem {
 
     fn validate_queries(&self) -> Result<()> {
         let Queries::Packed { total, cu_seqlens } = &self.queries else { return Ok(()) };
+        cu_seqlens.validate("cu_seqlens_q", self.batch, *total, ("sq", self.sq))?;
         // Packed sequences are at most the padded ones, whose rows were counted above.
         if *total > self.batch * self.sq {
             let given = format!("{total} queries in all");
             let allowed = format!("at most batch * sq ({} * {})", self.batch, self.sq);
             return Err(Error::argument("total_q", given, allowed));
         }
-        cu_seqlens.validate("cu_seqlens_q", self.batch, *total, ("sq", self.sq))
+        Ok(())
     }
 
     fn validate_kv(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Merges the splits' parts of each row: weights exp(lse_s - max), normalised (Flash-Decoding).
 
-use super::merge::normalise;
-use super::output::{Final, LOG2_E};
+use super::merge::with_sink;
+use super::output::{Final, LN_2, LOG2_E};
 use super::softmax::finite;
 use crate::abi::{COMBINE_THREADS, COMBINE_WIDTH, CombineArguments, MAX_SPLITS};
 use crate::gpu::{Float4, divide, math, shared, thread, warp};
@@ -127,9 +127,11 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
             (divide(query, a.sq), head)
         };
         let target = target.row(batch, query, head, a.head_dim_v);
-        let (lse, inverse) = normalise(max * LOG2_E, sum, target.sink);
+        let empty = max == f32::NEG_INFINITY;
+        let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
+        let (lse, factor) = with_sink(lse, target.sink);
         for x in &mut out {
-            *x *= inverse;
+            *x = *x * inverse * factor;
         }
         // SAFETY: the row exists.
         unsafe {

@@ -1,23 +1,29 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, UnitOutput, store_floats};
+use super::output::{LN_2, LOG2_E, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
 use crate::gpu::tile::{self, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
 
-/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights and
-/// its sink.
+/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
 #[inline(always)]
-pub(super) fn normalise(max: f32, sum: f32, sink: f32) -> (f32, f32) {
-    let most = math::max(max, sink);
-    if most == f32::NEG_INFINITY {
-        return (most, 0.0);
+fn normalise(max: f32, sum: f32) -> (f32, f32) {
+    if max == f32::NEG_INFINITY { (max, 0.0) } else { ((max + math::log2(sum)) * LN_2, 1.0 / sum) }
+}
+
+/// LSE (natural) with a sink taken in, and the factor by which that makes the normalised output smaller. It is a step of
+/// its own, so that a row has the same bits whether its only part was written as a split's or not.
+#[inline(always)]
+pub(super) fn with_sink(lse: f32, sink: f32) -> (f32, f32) {
+    if sink == f32::NEG_INFINITY {
+        return (lse, 1.0);
     }
-    let weight = math::exp2(max - most);
-    let sum = math::fma(sum, weight, math::exp2(sink - most));
-    ((most + math::log2(sum)) * LN_2, weight / sum)
+    let most = math::max(lse, sink);
+    let weight = math::exp2((lse - most) * LOG2_E);
+    let sum = weight + math::exp2((sink - most) * LOG2_E);
+    (math::fma(math::log2(sum), LN_2, most), weight / sum)
 }
 
 /// Writes one warp's rows, which no other warp shares, from row `first` of the unit on. A lane's `RUN` elements of
@@ -37,12 +43,13 @@ pub(super) unsafe fn write_rows<const OF: usize>(
         // SAFETY: the caller's promise.
         let sum = unsafe { tile::row_sum(rows.sum[slot]) };
         let row = output.row(first + tile::row(lane, slot));
-        let (lse, inverse) = normalise(rows.max[slot], sum, row.sink);
+        let (lse, inverse) = normalise(rows.max[slot], sum);
+        let (lse, factor) = with_sink(lse, row.sink);
         // SAFETY: the row exists, or is written nowhere.
         unsafe {
             row.store::<RUN, OF>(
                 |f| tile::column(lane, f, slot * RUN),
-                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * inverse),
+                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * inverse * factor),
             );
             // The lane that holds column 0 speaks for the row.
             if tile::column(lane, 0, 0) == 0 {
@@ -153,9 +160,10 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
                 out[i] = math::fma(weight, part.0[i], out[i]);
             }
         }
-        let (lse, inverse) = normalise(max, sum, sink);
+        let (lse, inverse) = normalise(max, sum);
+        let (lse, factor) = with_sink(lse, sink);
         for x in &mut out {
-            *x *= inverse;
+            *x = *x * inverse * factor;
         }
         (out, lse)
     }

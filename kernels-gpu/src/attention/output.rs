@@ -35,7 +35,7 @@ impl Final {
             f32::NEG_INFINITY
         } else {
             // SAFETY: the host checked that each head has one.
-            unsafe { self.sink.cast::<f32>().add(head as usize).read() * LOG2_E }
+            unsafe { self.sink.cast::<f32>().add(head as usize).read() }
         };
         let (batch, query, head) = (u64::from(batch), u64::from(query), u64::from(head));
         let element = batch * self.o_stride_batch + query * self.o_stride_seq + head * self.o_stride_head;
@@ -62,7 +62,7 @@ pub(super) struct RowOutput {
     dims: u32,
     /// The row's LSE, or null.
     lse: *mut u8,
-    /// A logit without a value that the row has, times log2(e); minus infinity: none.
+    /// A logit without a value that the row has, natural; minus infinity: none.
     pub(super) sink: f32,
 }
 
