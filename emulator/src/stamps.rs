@@ -92,7 +92,7 @@ impl Stamps {
     }
 
     /// Records a read of `granules` and checks it against writes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&mut self, granules: Range<usize>, actor: &Actor<'_>) -> Result<(), Conflict> {
         let (warp, lane) = ((actor.thread / self.warp_size) as usize, actor.thread % self.warp_size);
         for granule in granules {
