@@ -37,6 +37,7 @@ mod mbarrier;
 mod ops;
 mod parser;
 mod registers;
+mod special;
 mod tcgen05;
 mod tensor;
 mod unit_ops;
