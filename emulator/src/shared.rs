@@ -45,7 +45,11 @@ fn actor(clocks: &Clocks, warp_size: u32, thread: Thread) -> Actor<'_> {
     Actor { thread, cause: thread, clock: clocks.now(warp), known: clocks.all_known(warp) }
 }
 
-fn race(conflict: Conflict) -> FaultKind {
+/// What two accesses that are not in order are. Who meets an agent has not waited for it.
+fn race(clocks: &Clocks, warp_size: u32, conflict: Conflict) -> FaultKind {
+    if clocks.is_agent(conflict.other / warp_size) {
+        return FaultKind::UsedBeforeWait { what: "shared memory that the copy or matrix unit reads or writes used" };
+    }
     FaultKind::SharedRace { other: conflict.other, what: conflict.what }
 }
 
@@ -137,13 +141,15 @@ impl Shared {
     /// Records a read of `granules` and checks it against writes.
     #[inline]
     fn record_read(&mut self, granules: Range<usize>, thread: Thread) -> Result<(), FaultKind> {
-        self.stamps.read(granules, &actor(&self.clocks, self.warp_size, thread)).map_err(race)
+        let read = self.stamps.read(granules, &actor(&self.clocks, self.warp_size, thread));
+        read.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
     /// Records a write of `granules` and checks it against reads and writes; `atomic` is [`ATOMIC`] or 0.
     #[inline]
     fn record_write(&mut self, granules: Range<usize>, thread: Thread, atomic: u32) -> Result<(), FaultKind> {
-        self.stamps.write(granules, &actor(&self.clocks, self.warp_size, thread), atomic).map_err(race)
+        let written = self.stamps.write(granules, &actor(&self.clocks, self.warp_size, thread), atomic);
+        written.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use super::decode::Program;
 use super::mbarrier::{self, Wait};
 use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Together};
-use super::registers::{FULL, LANES, Registers};
+use super::registers::{FULL, LANES, RegisterSet, Registers};
 use super::units::Units;
 use super::wgmma::{self, Products};
 use super::{access, alu, bulk, lanes, matrix, tcgen05};
@@ -11,7 +11,6 @@ use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
 use crate::fault::Trap;
 use crate::races::Site;
-use std::collections::BTreeSet;
 
 /// Lanes that are at the same instruction.
 #[derive(Clone, Copy)]
@@ -58,7 +57,7 @@ pub(super) struct Warp {
     /// Products of its warpgroup in flight.
     pub(super) products: Products,
     /// Registers that loads from tensor memory have not reached.
-    pub(super) loading: BTreeSet<Reg>,
+    pub(super) loading: RegisterSet,
     /// What lanes that are blocked wait for; `None`: tensor memory.
     pub(super) wait: Option<Wait>,
 }
@@ -167,7 +166,7 @@ impl engine::Program for Program {
             committed: [0; LANES],
             reduction: None,
             products: Products::default(),
-            loading: BTreeSet::new(),
+            loading: RegisterSet::default(),
             wait: None,
         }
     }
