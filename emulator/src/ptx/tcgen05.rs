@@ -242,17 +242,9 @@ fn only_lane(cx: &Context<'_, '_>) -> Result<usize, Trap> {
     }
 }
 
-/// A lane's 64-bit operand.
-fn wide(cx: &Context<'_, '_>, lane: usize, reg: Reg) -> Result<u64, FaultKind> {
-    if cx.warp.registers.undefined::<u64>(reg) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "a matrix descriptor" });
-    }
-    Ok(cx.warp.registers.get::<u64>(reg)[lane])
-}
-
 /// The matrix that a descriptor in a register describes.
 fn matrix(cx: &Context<'_, '_>, lane: usize, reg: Reg, shape: Shape, which: usize) -> Result<Matrix, FaultKind> {
-    let descriptor = Descriptor::decode(Form::Tcgen05, wide(cx, lane, reg)?).map_err(illegal)?;
+    let descriptor = Descriptor::decode(Form::Tcgen05, cx.value(lane, reg, "a matrix descriptor")?).map_err(illegal)?;
     let count = [shape.m, shape.n][which];
     let whole = (count * shape.types[which].bytes()).is_multiple_of(16);
     if shape.major[which] == Major::Mn && !whole {
@@ -270,10 +262,8 @@ fn start(cx: &mut Context<'_, '_>, op: &TensorMma) -> Result<(), Trap> {
 
 fn start_lane(cx: &mut Context<'_, '_>, lane: usize, op: &TensorMma) -> Result<(), FaultKind> {
     let (thread, warp) = (cx.thread(lane), cx.warp.index);
-    if cx.warp.registers.undefined::<u32>(op.descriptor) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "an instruction descriptor" });
-    }
-    let shape = Shape::decode(op.bytes, cx.warp.registers.get::<u32>(op.descriptor)[lane]).map_err(illegal)?;
+    let descriptor = cx.value(lane, op.descriptor, "an instruction descriptor")?;
+    let shape = Shape::decode(op.bytes, descriptor).map_err(illegal)?;
     let accumulate = truth(cx, lane, op.accumulate)?;
     let d = Region { column: column(cx, lane, op.d)?, columns: shape.n, quadrant: None };
     let b = matrix(cx, lane, op.b, shape, 1)?;

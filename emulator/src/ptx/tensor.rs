@@ -196,7 +196,7 @@ impl TensorMemory {
             let flight = &mut self.in_flight[granule];
             if kind == Use::Load {
                 flight.loads &= !(1 << warp);
-                self.stamps.has_read(granule..granule + 1, warp * QUADRANT, clock);
+                self.stamps.has_read(granule..granule + 1, warp * QUADRANT, clock, false);
             } else {
                 flight.stores &= !(1 << warp);
                 self.stamps.written(granule..granule + 1, warp * QUADRANT, clock);

@@ -3,7 +3,7 @@
 use super::decode::Program;
 use super::mbarrier::{self, Wait};
 use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Together};
-use super::registers::{FULL, LANES, RegisterSet, Registers};
+use super::registers::{FULL, LANES, Lane, RegisterSet, Registers};
 use super::units::Units;
 use super::wgmma::{self, Products};
 use super::{access, alu, bulk, lanes, matrix, tcgen05};
@@ -102,6 +102,14 @@ impl Context<'_, '_> {
             0 => Ok(()),
             lanes => Err(self.trap(FaultKind::Undefined { sink }, lanes.trailing_zeros() as usize, None)),
         }
+    }
+
+    /// A lane's operand, which must be defined to reach `sink`.
+    pub(super) fn value<T: Lane>(&self, lane: usize, reg: Reg, sink: &'static str) -> Result<T, FaultKind> {
+        if self.warp.registers.undefined::<T>(reg) >> lane & 1 != 0 {
+            return Err(FaultKind::Undefined { sink });
+        }
+        Ok(self.warp.registers.get::<T>(reg)[lane])
     }
 
     /// The value that all executing lanes have in a register.

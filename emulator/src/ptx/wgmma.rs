@@ -217,7 +217,7 @@ fn execute(cx: &mut Context<'_, '_>, product: &Product) {
     let read = |shared: &mut crate::shared::Shared, matrix: &Matrix, negate: bool| {
         for &piece in &matrix.pieces {
             shared.end_read(piece);
-            shared.has_read(thread, piece);
+            shared.has_read(thread, piece, true);
         }
         matrix.elements(negate, |address| shared.peek(address))
     };

@@ -128,11 +128,11 @@ impl Shared {
         self.reading[(address / CHUNK) as usize] -= 1;
     }
 
-    /// A thread has waited for a read of the chunk that was made for it.
-    pub(crate) fn has_read(&mut self, thread: Thread, address: u32) {
+    /// A thread has waited for a read of the chunk that was made for it; `together`: its whole warp has.
+    pub(crate) fn has_read(&mut self, thread: Thread, address: u32, together: bool) {
         let range = address as usize..(address + CHUNK) as usize;
         let granules = self.granules(&range);
-        self.stamps.has_read(granules, thread, self.clocks.now(thread / self.warp_size));
+        self.stamps.has_read(granules, thread, self.clocks.now(thread / self.warp_size), together);
     }
 
     /// A chunk as it is.
