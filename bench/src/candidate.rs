@@ -2,20 +2,24 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use splitkv::{Buffer, DType, Executor, Inputs, Options, Plan, Problem, Splits, plan};
+use splitkv::{Buffer, DType, Device, Executor, Inputs, Options, Plan, Problem, Splits, plan};
 
 use crate::arena::{Arena, Set};
 use crate::reference::{Check, Checked, Reference};
 use crate::session::Session;
-use crate::timing::Timed;
+use crate::timing::{Timed, is_emulated};
+use crate::work::Work;
 
 /// Inputs are rotated through at least so many bytes, far more than a cache holds.
 const ROTATED: usize = 512 << 20;
+/// More sets than this would make large graphs for tiny problems.
+const MOST_SETS: usize = 2048;
 
-/// How many sets of a problem's inputs are rotated.
-pub(crate) fn sets(problem: &Problem) -> usize {
-    let bytes = crate::work::Work::of(problem).kv_bytes as usize;
-    ROTATED.div_ceil(bytes.max(1)).clamp(1, 512)
+/// How many sets of a problem's inputs are rotated on `device`.
+pub(crate) fn sets(device: &Device, problem: &Problem) -> usize {
+    let bytes = Work::of(problem).kv_bytes as usize;
+    // A cache is not emulated.
+    if is_emulated(device) { 2 } else { ROTATED.div_ceil(bytes.max(1)).clamp(1, MOST_SETS) }
 }
 
 /// A problem with its inputs and what is right for the first set of them.

@@ -6,8 +6,9 @@ use splitkv::{Buffer, Device, Kernels, Reader, Stream};
 
 use crate::timing::{Contestant, Rounds, Timed, alternate, is_emulated};
 
-/// Bytes that are read at once; fewer where that is interpreted and says nothing of a card.
+/// Bytes that are read at once.
 const BYTES: usize = 2 << 30;
+/// The same where it is interpreted and says nothing of a card: as much as the blocks of one multiprocessor read.
 const BYTES_EMULATED: usize = 1 << 20;
 /// Blocks for each multiprocessor; a full house is 4 of 512 threads.
 const BLOCKS: [u32; 4] = [1, 2, 4, 8];
@@ -31,14 +32,15 @@ pub(crate) struct Ceiling {
 impl Ceiling {
     /// Measures it: every kernel with every number of blocks.
     pub(crate) fn measure(device: &Device, kernels: &Kernels, stream: &Stream) -> Result<Self> {
-        let size = if is_emulated(device) { BYTES_EMULATED } else { BYTES };
+        let (size, multiprocessors) =
+            if is_emulated(device) { (BYTES_EMULATED, 1) } else { (BYTES, device.props().multiprocessors) };
         let buffer = Buffer::new(device, size).context("memory for the read ceiling")?;
         crate::arena::fill(&buffer)?;
         let (mut timed, mut names) = (Vec::new(), Vec::new());
         let readers = Reader::all(device, kernels)?;
         for reader in &readers {
             for blocks in BLOCKS {
-                let graph = stream.capture(|| reader.run(stream, &buffer, blocks * device.props().multiprocessors))?;
+                let graph = stream.capture(|| reader.run(stream, &buffer, blocks * multiprocessors))?;
                 timed.push(Timed { stream, graph, calls: 1 });
                 names.push((reader.bytes(size), format!("{} loads x {blocks} blocks", reader.unroll())));
             }

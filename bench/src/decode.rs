@@ -175,7 +175,7 @@ impl Decode {
         let bar = progress("decode", problems.len());
         let arena = ceiling.as_ref().map(|_| {
             bar.set_message("inputs");
-            let with_sets = problems.iter().map(|problem| (problem, sets(problem)));
+            let with_sets = problems.iter().map(|problem| (problem, sets(&session.device, problem)));
             Arena::new(&session.device, self.dtype.dtype(), with_sets)
         });
         let arena = arena.transpose()?;
@@ -264,7 +264,7 @@ impl Decode {
         ceiling: f64,
         peers: &mut [Peer],
     ) -> Result<Measured> {
-        let count = sets(problem);
+        let count = sets(&session.device, problem);
         let ready = Ready::new(session, arena, problem, count, self.check)?;
         let auto = plan_for(session, problem, &Options::default())?;
         let explicit = self.explicit(session, problem, &auto)?;

@@ -19,6 +19,8 @@ mod split_kv;
 mod timing;
 mod work;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -38,11 +40,18 @@ enum Task {
     Counters(counters::Counters),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
         Task::Demo(demo) => demo.run(),
         Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
         Task::Counters(counters) => counters.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

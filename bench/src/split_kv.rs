@@ -206,7 +206,7 @@ impl SplitKv {
         plans: Vec<(&'static str, Plan)>,
         ceiling: Option<&Ceiling>,
     ) -> Result<Vec<Line>> {
-        let sets = if session.counts() { 1 } else { sets(problem) };
+        let sets = if session.counts() { 1 } else { sets(&session.device, problem) };
         let bar = progress("split-kv", plans.len() + 2);
         bar.set_message("inputs and reference");
         let arena = Arena::new(&session.device, problem.dtype, [(problem, sets)])?;
