@@ -68,16 +68,18 @@ impl Arena {
     /// Set number `index`, which shares no memory with the others.
     pub(crate) fn set(&self, problem: &Problem, index: usize) -> splitkv::Result<Set> {
         let starts = starts(problem);
-        let view = |tensor: usize, shape: [usize; 4]| {
+        let view = |tensor: usize, shape: &[usize]| {
             let offset = (index * starts[3] + starts[tensor]) * self.dtype.size_of();
-            let [_, seq, heads, dim] = shape;
-            let strides = [seq * heads * dim, heads * dim, dim, 1];
-            Tensor::new(self.buffer.clone(), offset, self.dtype, &shape, &strides)
+            let mut strides = vec![1; shape.len()];
+            for dim in (1..shape.len()).rev() {
+                strides[dim - 1] = strides[dim] * shape[dim];
+            }
+            Tensor::new(self.buffer.clone(), offset, self.dtype, shape, &strides)
         };
         Ok(Set {
-            q: view(0, problem.q_shape())?,
-            k: view(1, problem.k_shape())?,
-            v: view(2, problem.v_shape())?,
+            q: view(0, &problem.q_shape())?,
+            k: view(1, &problem.k_shape())?,
+            v: view(2, &problem.v_shape())?,
             o: Tensor::uninit(self.buffer.device(), problem.o_dtype, &problem.o_shape())?,
         })
     }

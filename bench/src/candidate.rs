@@ -83,8 +83,7 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     fn run(&mut self, session: &Session, set: &Set) -> splitkv::Result<()> {
-        let inputs = Inputs { q: &set.q, k: &set.k, v: &set.v, o: &set.o, lse: None, kv_lens: None };
-        self.executor.run(&session.stream, &inputs)
+        self.executor.run(&session.stream, &Inputs::new(&set.q, &set.k, &set.v, &set.o))
     }
 }
 

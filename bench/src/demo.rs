@@ -71,7 +71,7 @@ impl Demo {
         let stream = device.stream()?;
         let mut executor = Executor::new(device, &kernels, &plan)?;
         let mut run = || {
-            let inputs = Inputs { q: &set.q, k: &set.k, v: &set.v, o: &set.o, lse: None, kv_lens: None };
+            let inputs = Inputs::new(&set.q, &set.k, &set.v, &set.o);
             executor.run(&stream, &inputs)
         };
         let start = Instant::now();

@@ -26,7 +26,7 @@ fn main() -> splitkv::Result<()> {
     let lse = Tensor::uninit(&device, DType::F32, &problem.lse_shape())?;
 
     let mut executor = Executor::new(&device, &kernels, &plan)?;
-    let inputs = Inputs { q: &q, k: &k, v: &v, o: &o, lse: Some(&lse), kv_lens: None };
+    let inputs = Inputs { lse: Some(&lse), ..Inputs::new(&q, &k, &v, &o) };
     let stream = device.stream()?;
     let graph = stream.capture(|| executor.run(&stream, &inputs))?;
     graph.launch(&stream)?;

@@ -41,8 +41,7 @@
 //!
 //! let stream = device.stream()?;
 //! let mut executor = Executor::new(&device, &kernels, &plan)?;
-//! let inputs = Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None };
-//! executor.run(&stream, &inputs)?;
+//! executor.run(&stream, &Inputs::new(&q, &k, &v, &o))?;
 //! stream.synchronize()?;
 //! let o: Vec<bf16> = o.to_host()?;
 //! # Ok::<(), splitkv::Error>(())
@@ -65,7 +64,9 @@ mod error;
 mod executor;
 mod foreign;
 mod kernels;
+mod layout;
 pub mod manifest;
+mod merge;
 mod options;
 mod plan;
 mod problem;
@@ -91,6 +92,8 @@ pub use self::dtype::{DType, Element};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
+pub use self::layout::{KvLayout, Lengths, Offsets, PageTable, Queries, Window};
+pub use self::merge::{HostPartial, LseBase, Merge, Partial, merge_on_host};
 pub use self::options::{Options, Splits};
 #[doc(inline)]
 pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};

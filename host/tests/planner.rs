@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use kernels_gpu::abi::{KERNELS, Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Options, Plan, Problem,
-    Reason, Splits, Target, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Options, Plan,
+    Problem, Reason, Splits, Target, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -96,6 +96,11 @@ fn lens(problem: &Problem, index: usize) -> Vec<usize> {
     }
 }
 
+/// A sequence of `problem` with `keys` keys.
+fn of(problem: &Problem, keys: usize) -> Lengths {
+    Lengths { queries: problem.sq, keys }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
@@ -110,7 +115,7 @@ proptest! {
             prop_assert_eq!(first.split, 0);
             for len in lens(&problem, first.batch as usize) {
                 // The row block's end, from the mask's definition.
-                let rows = plan.rows(first.m_block);
+                let rows = plan.rows(first.m_block, problem.sq);
                 let seen = |row: usize| {
                     let limit = (row / problem.group() + 1 + len).saturating_sub(problem.sq);
                     if problem.causal { limit } else { len }
@@ -121,7 +126,7 @@ proptest! {
                 for split in 0..plan.num_splits() {
                     let unit = plan.unit(split * per_split + index).unwrap();
                     prop_assert_eq!(unit, splitkv::Unit { split, ..first });
-                    let tokens = plan.tokens(unit, len);
+                    let tokens = plan.tokens(unit, of(&problem, len));
                     if tokens.is_empty() {
                         continue;
                     }
@@ -139,7 +144,7 @@ proptest! {
         let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let mut next = 0;
         for m_block in 0..plan.m_blocks() {
-            let rows = plan.rows(m_block);
+            let rows = plan.rows(m_block, problem.sq);
             prop_assert_eq!(rows.start, next);
             next = rows.end;
         }
@@ -219,10 +224,10 @@ proptest! {
         for index in 0..batch.units() {
             let unit = batch.unit(index).unwrap();
             if unit.split < alone.num_splits() {
-                prop_assert_eq!(alone.tokens(unit, len), batch.tokens(unit, len));
+                prop_assert_eq!(alone.tokens(unit, of(&problem, len)), batch.tokens(unit, of(&problem, len)));
             } else {
                 // What the batch has beyond are empty splits.
-                prop_assert!(batch.tokens(unit, len).is_empty());
+                prop_assert!(batch.tokens(unit, of(&problem, len)).is_empty());
             }
         }
     }
@@ -352,8 +357,8 @@ fn the_smallest_head_dims_that_hold_the_problems_are_taken() {
 #[test]
 fn causal_with_one_query_is_no_mask() {
     let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::F16).causal(true);
-    assert!(!make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap().causal());
-    assert!(make(&with(&problem, |p| p.sq = 2), Splits::Auto, &DeviceProps::h200()).unwrap().causal());
+    assert_eq!(problem.effective_window().right, None);
+    assert_eq!(with(&problem, |p| p.sq = 2).effective_window().right, Some(0));
 }
 
 #[test]
@@ -494,7 +499,7 @@ fn devices_that_cannot_hold_a_block_are_refused_by_property() {
         assert_eq!(refused(make(&problem, Splits::Auto, &device)).0, argument);
     }
     let narrow = DeviceProps { max_grid: 10, ..h200() };
-    assert_eq!(refused(make(&problem, Splits::Exact(2), &narrow)).0, "batch * heads * sq");
+    assert_eq!(refused(make(&problem, Splits::Exact(2), &narrow)).0, "total_q * heads");
     assert_eq!(
         make(&problem, Splits::Auto, &narrow).unwrap().num_splits(),
         1,

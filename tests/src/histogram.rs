@@ -21,7 +21,7 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
     let splits = plan.num_splits() as usize;
     let mut filled = vec![0; plan.units() as usize / splits];
     for (index, unit) in (0..plan.units()).filter_map(|index| plan.unit(index)).enumerate() {
-        let tokens = plan.tokens(unit, lengths[unit.batch as usize]);
+        let tokens = plan.tokens(unit, splitkv::Lengths { queries: case.sq, keys: lengths[unit.batch as usize] });
         let blocks = filled.len();
         filled[index % blocks] += usize::from(!tokens.is_empty());
     }

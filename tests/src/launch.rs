@@ -232,12 +232,9 @@ impl Launch {
 
     fn enqueue(&mut self) -> splitkv::Result<()> {
         let inputs = Inputs {
-            q: &self.q,
-            k: &self.k,
-            v: &self.v,
-            o: &self.o_tensor,
             lse: self.lse_tensor.as_ref(),
             kv_lens: self.kv_lens.as_ref(),
+            ..Inputs::new(&self.q, &self.k, &self.v, &self.o_tensor)
         };
         self.executor.run(&self.stream, &inputs)
     }

@@ -224,10 +224,10 @@ fn streams_wait_for_events() {
         let mut executors = executors(site, &case, 2);
         let (a, b) = (stream(site), stream(site));
         let [one, two] = &mut executors[..] else { panic!("two executors") };
-        one.run(&a, &Inputs { q: &q, k: &k, v: &v, o: &first, lse: None, kv_lens: None }).unwrap();
+        one.run(&a, &Inputs::new(&q, &k, &v, &first)).unwrap();
         let between = a.record().unwrap();
         b.wait(&between).unwrap();
-        two.run(&b, &Inputs { q: &first, k: &k, v: &v, o: &second, lse: None, kv_lens: None }).unwrap();
+        two.run(&b, &Inputs::new(&first, &k, &v, &second)).unwrap();
         let end = b.record().unwrap();
         // Asking comes to an end without waiting.
         while !end.is_done().unwrap() {
@@ -237,7 +237,7 @@ fn streams_wait_for_events() {
         let elapsed = end.elapsed_since(&between).unwrap();
         assert!(elapsed.as_secs() < 60, "{elapsed:?}");
         // The same on one stream.
-        one.run(&a, &Inputs { q: &first, k: &k, v: &v, o: &want, lse: None, kv_lens: None }).unwrap();
+        one.run(&a, &Inputs::new(&first, &k, &v, &want)).unwrap();
         a.synchronize().unwrap();
         assert_eq!(bytes(&second), bytes(&want));
     });
@@ -253,7 +253,7 @@ fn work_keeps_what_it_uses() {
         let stream = stream(site);
         let [q, k, v, o, replayed, _] = buffers(site, &case, &tensors);
         let mut executor = executors(site, &case, 1).remove(0);
-        let inputs = |o| Inputs { q: &q, k: &k, v: &v, o, lse: None, kv_lens: None };
+        let inputs = |o| Inputs::new(&q, &k, &v, o);
         let graph = stream.capture(|| executor.run(&stream, &inputs(&replayed))).unwrap();
         executor.run(&stream, &inputs(&o)).unwrap();
         drop((executor, q, k, v));
@@ -274,14 +274,14 @@ fn allocating_during_a_capture_is_refused() {
         let mut executor = executors(site, &case, 1).remove(0);
         let stream = stream(site);
         let captured = stream.capture(|| {
-            executor.run(&stream, &Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None })?;
+            executor.run(&stream, &Inputs::new(&q, &k, &v, &o))?;
             Buffer::new(&site.device, 4096).map(drop)
         });
         match captured {
             Err(Error::Driver { code, .. }) => assert_eq!(code, CAPTURE_UNSUPPORTED),
             other => panic!("{other:?}"),
         }
-        executor.run(&stream, &Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None }).unwrap();
+        executor.run(&stream, &Inputs::new(&q, &k, &v, &o)).unwrap();
         stream.synchronize().unwrap();
     });
 }
@@ -342,14 +342,14 @@ fn faults() {
         let q = Tensor::new(nowhere, 0, DType::Bf16, o.shape(), o.strides()).expect("a tensor");
         let mut executor = executors(site, &case, 1).remove(0);
         let stream = stream(site);
-        executor.run(&stream, &Inputs { q: &q, k: &k, v: &v, o: &o, lse: None, kv_lens: None }).expect("is given");
+        executor.run(&stream, &Inputs::new(&q, &k, &v, &o)).expect("is given");
         let failures = [
             stream.synchronize(),
             site.device.synchronize(),
             executor.status().map(drop),
             Buffer::new(&site.device, 4096).map(drop),
             stream.record().map(drop),
-            executor.run(&stream, &Inputs { q: &sound, k: &k, v: &v, o: &o, lse: None, kv_lens: None }),
+            executor.run(&stream, &Inputs::new(&sound, &k, &v, &o)),
         ];
         for failure in failures {
             match failure {

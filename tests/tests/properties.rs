@@ -182,7 +182,7 @@ fn edges(site: &Site, case: &Case) -> Result<Vec<usize>, Failure> {
     let plan = plan_case(site, case)?;
     let chunk = plan.geometry().chunk as usize;
     let splits = (0..plan.units()).filter_map(|index| plan.unit(index)).flat_map(|unit| {
-        let tokens = plan.tokens(unit, case.sk);
+        let tokens = plan.tokens(unit, splitkv::Lengths { queries: case.sq, keys: case.sk });
         [tokens.start, tokens.end]
     });
     let mut edges: Vec<usize> = splits.chain((0..=case.sk).step_by(chunk)).chain([case.sk]).collect();
@@ -241,6 +241,7 @@ fn the_one_call_function() {
             lse: case.lse,
             o_dtype: Some(case.output.into()),
             plan: options(&case),
+            ..AttentionOptions::default()
         };
         let (q, k, v) = launch.inputs();
         let (o, lse) = attention(&site.device, &site.kernels, q, k, v, &options)?;

@@ -10,18 +10,26 @@ mod access;
 mod allocate;
 mod alu;
 mod bits;
+mod bulk;
 mod convert;
 mod decode;
+mod descriptor;
 mod float;
 mod instructions;
 mod kinds;
 mod lanes;
 mod lexer;
 mod matrix;
+mod mbarrier;
 mod ops;
 mod parser;
 mod registers;
+mod tcgen05;
+mod tensor;
+mod unit_ops;
+mod units;
 mod warp;
+mod wgmma;
 
 use crate::engine::AnyProgram;
 use crate::{Arch, Error};
@@ -38,7 +46,13 @@ pub(crate) fn load(arch: Arch, image: &[u8]) -> Result<Vec<Box<dyn AnyProgram>>,
         let reason = format!("{:?} names no architecture", module.target);
         Error::Load { place: "the .target line".into(), reason }
     })?;
-    if number(arch.name()).is_none_or(|device| found > device) {
+    // Code for one architecture, for a family, or for whatever comes later too.
+    let runs = |device: u32| match module.target.as_bytes().last() {
+        Some(b'a') => found == device,
+        Some(b'f') => found <= device && found / 10 == device / 10,
+        _ => found <= device,
+    };
+    if !number(arch.name()).is_some_and(runs) {
         return Err(Error::OtherArch { found: module.target.into(), arch: arch.name() });
     }
     let lines: Arc<[String]> = text.lines().map(|line| line.trim().to_owned()).collect();

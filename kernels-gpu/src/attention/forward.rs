@@ -3,8 +3,9 @@
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
-use super::softmax::Rows;
+use super::softmax::{Mask, Rows, prepare};
 use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{self, Element, Fragment};
@@ -12,7 +13,7 @@ use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `QT`: products of 16 rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
-/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`.
+/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`. `PAGED`: whether K and V lie in pages.
 ///
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
@@ -27,10 +28,11 @@ pub(crate) unsafe fn forward<
     const STAGES: usize,
     const MEMBERS: u32,
     const QUERY_IN_SHARED: bool,
+    const PAGED: bool,
 >(
     a: AttentionArguments,
 ) {
-    let a = with_rare_arguments_per_lane(a);
+    let a = Arguments::new(a);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
@@ -51,14 +53,14 @@ pub(crate) unsafe fn forward<
     let (mut ring, query_memory, merge) = unsafe {
         let query_memory = memory.add((rings * ring_bytes) as usize);
         (
-            Ring::<E, QF, SF, OF, STAGES, MEMBERS>::new(memory.add(ring_start as usize)),
+            Ring::<E, QF, SF, OF, STAGES, MEMBERS, PAGED>::new(memory.add(ring_start as usize)),
             query_memory,
             Merge::<WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
         )
     };
 
     // SAFETY: the caller's promise.
-    let mut ahead = unsafe { Walk::new(&a, sizes) };
+    let mut ahead = unsafe { Walk::<PAGED>::new(&a, sizes) };
     // Rolled: its copies are long, and unrolled they would be most of the kernel.
     for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
@@ -66,23 +68,21 @@ pub(crate) unsafe fn forward<
     }
 
     let mut index = thread::block_idx_x();
-    while index < units(&a) {
+    while index < units(&a.all()) {
+        let once = a.all();
         // SAFETY: the index is in range; the caller's promise.
-        let unit = unsafe { Unit::new(&a, index, sizes) };
-        let source = QueryRows { a, unit };
+        let unit = unsafe { Unit::new(&once, index, sizes) };
+        let source = QueryRows { a: once, unit };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let query =
             unsafe { Query::<QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory) };
         let first = unit.first_row + warp_row;
-        // Where it is asked for: what follows from it is needed once a unit.
-        let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new(&a, unit.len, first, unit_lane); QT];
-        for t in 1..QT {
-            rows[t] = Rows::new(&a, unit.len, first + t as u32 * tile_m, unit_lane);
-        }
+        let last = first + (QT as u32 - 1) * tile_m + tile::M - 1;
+        let mask = Mask::new(&once, unit.sequence, first, last);
+        let mut rows = [Rows::NONE; QT];
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
-        // A warp all of whose rows lie beyond the last one only copies.
-        let busy = warp::uniform(first) < warp::uniform(Unit::rows(&a));
+        // A warp all of whose rows lie beyond the last one only copies. Where all hold the same rows there is none.
+        let busy = splits_kv || warp::uniform(first) < warp::uniform(unit.rows(&once));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -94,7 +94,8 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update(&mut scores[t], &mut out[t], token, lane, a.scale_log2);
+                        prepare(&a, &mask, &mut scores[t], t as u32 * tile_m, token, lane);
+                        rows[t].update(&scores[t], &mut out[t]);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
                     for step in 0..SF / 2 {
@@ -110,10 +111,11 @@ pub(crate) unsafe fn forward<
             token += sizes.tile_n;
         }
 
+        let once = a.all();
         // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
-        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&a, opaque(index), sizes) } } else { unit };
-        let output = UnitOutput::new(a, unit);
+        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
+        let output = UnitOutput::new(once, unit);
         let lane = warp::per_lane(lane);
         for t in 0..QT {
             let first = t as u32 * tile_m + warp_row;
@@ -140,33 +142,6 @@ pub(crate) unsafe fn forward<
     }
 }
 
-/// The arguments, with what is needed once a unit out of the registers that all lanes share.
-#[inline(always)]
-fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
-    let stride =
-        |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
-    AttentionArguments {
-        q_stride_batch: stride(a.q_stride_batch),
-        q_stride_seq: stride(a.q_stride_seq),
-        q_stride_head: stride(a.q_stride_head),
-        k_stride_batch: stride(a.k_stride_batch),
-        k_stride_head: stride(a.k_stride_head),
-        v_stride_batch: stride(a.v_stride_batch),
-        v_stride_head: stride(a.v_stride_head),
-        o_stride_batch: stride(a.o_stride_batch),
-        o_stride_seq: stride(a.o_stride_seq),
-        o_stride_head: stride(a.o_stride_head),
-        batch: warp::per_lane(a.batch),
-        sq: warp::per_lane(a.sq),
-        head_dim_qk: warp::per_lane(a.head_dim_qk),
-        head_dim_v: warp::per_lane(a.head_dim_v),
-        kv_heads: warp::per_lane(a.kv_heads),
-        group: warp::per_lane(a.group),
-        m_blocks: warp::per_lane(a.m_blocks),
-        ..a
-    }
-}
-
 /// The rows of a unit's query tiles.
 struct QueryRows {
     a: AttentionArguments,
@@ -178,14 +153,14 @@ impl QuerySource for QueryRows {
     fn row(&self, row: u32) -> Option<*const u8> {
         let (a, unit) = (&self.a, &self.unit);
         let row = unit.first_row + row;
-        if row >= Unit::rows(a) {
+        if row >= unit.rows(a) {
             return None;
         }
         // SAFETY: group is not 0.
         let (query, member) = unsafe { divide(row, a.group) };
         let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
-        let element =
-            u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
+        let query = u64::from(unit.sequence.first_query + query);
+        let element = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
         Some(a.q.wrapping_add((2 * element) as usize).cast_const())
     }
 

@@ -7,10 +7,17 @@ use crate::abi::Geometry;
 use crate::gpu::tile::{self, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
 
-/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
+/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights and
+/// its sink.
 #[inline(always)]
-fn normalise(max: f32, sum: f32) -> (f32, f32) {
-    if max == f32::NEG_INFINITY { (max, 0.0) } else { ((max + math::log2(sum)) * LN_2, 1.0 / sum) }
+pub(super) fn normalise(max: f32, sum: f32, sink: f32) -> (f32, f32) {
+    let most = math::max(max, sink);
+    if most == f32::NEG_INFINITY {
+        return (most, 0.0);
+    }
+    let weight = math::exp2(max - most);
+    let sum = math::fma(sum, weight, math::exp2(sink - most));
+    ((most + math::log2(sum)) * LN_2, weight / sum)
 }
 
 /// Writes one warp's rows, which no other warp shares, from row `first` of the unit on. A lane's `RUN` elements of
@@ -29,8 +36,8 @@ pub(super) unsafe fn write_rows<const OF: usize>(
     for slot in 0..ROWS {
         // SAFETY: the caller's promise.
         let sum = unsafe { tile::row_sum(rows.sum[slot]) };
-        let (lse, inverse) = normalise(rows.max[slot], sum);
         let row = output.row(first + tile::row(lane, slot));
+        let (lse, inverse) = normalise(rows.max[slot], sum, row.sink);
         // SAFETY: the row exists, or is written nowhere.
         unsafe {
             row.store::<RUN, OF>(
@@ -108,8 +115,9 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let (x, lse) = self.read(row, dim);
-                let row = output.row(row);
+                let target = output.row(row);
+                let (x, lse) = self.read(row, dim, target.sink);
+                let row = target;
                 row.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {
                     row.store_lse(lse);
@@ -119,12 +127,12 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
         }
     }
 
-    /// Four normalised output dims of a row from `dim` on, and the row's LSE (natural).
+    /// Four normalised output dims of a row with this sink from `dim` on, and the row's LSE (natural).
     ///
     /// # Safety
     /// As for [`Self::write_rows`]; `row < rows`, `dim + 4 <= DIMS`.
     #[inline(always)]
-    unsafe fn read(&self, row: u32, dim: u32) -> ([f32; 4], f32) {
+    unsafe fn read(&self, row: u32, dim: u32, sink: f32) -> ([f32; 4], f32) {
         let mut max = f32::NEG_INFINITY;
         let mut states = [[0.0; 2]; WARPS];
         for warp in 0..WARPS {
@@ -145,7 +153,7 @@ impl<const WARPS: usize, const OF: usize> Merge<WARPS, OF> {
                 out[i] = math::fma(weight, part.0[i], out[i]);
             }
         }
-        let (lse, inverse) = normalise(max, sum);
+        let (lse, inverse) = normalise(max, sum, sink);
         for x in &mut out {
             *x *= inverse;
         }

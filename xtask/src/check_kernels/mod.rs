@@ -1,9 +1,11 @@
 //! What the compiled kernels need: registers, spills, stack, shared memory, hidden arguments.
 //!
 //! PTX is assembled by ptxas; code objects state it themselves. Kernels keep all they have in registers:
-//! a spill, stack, scratch or dynamic stack fails the check.
+//! a spill, stack, scratch or dynamic stack fails the check, and so does an instruction that ptxas is known to get wrong.
 
 mod ptxas;
+mod sass;
+mod tools;
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +19,7 @@ use splitkv::manifest::{KernelEntry, Manifest};
 
 use crate::code_object;
 use ptxas::Ptxas;
+use sass::Disassembler;
 
 /// What one kernel needs on one target.
 #[derive(Debug, Serialize)]
@@ -40,6 +43,10 @@ struct Report {
     dynamic_shared_bytes: u32,
     /// AMD only: arguments that the compiler added.
     hidden_arguments: Vec<String>,
+    /// NVIDIA only: exponentials in the code, and those that stand between matrix instructions.
+    exponentials: Option<[u32; 2]>,
+    /// NVIDIA only: instructions that ptxas got wrong.
+    illegal: Vec<String>,
     /// What else the assembler had to say.
     remarks: Vec<String>,
 }
@@ -60,6 +67,9 @@ impl Report {
         if self.dynamic_stack {
             reasons.push("a dynamic stack".into());
         }
+        if !self.illegal.is_empty() {
+            reasons.push(format!("illegal instructions ({})", self.illegal.join("; ")));
+        }
         (!reasons.is_empty()).then(|| format!("{} on {}: {}", self.name, self.target, reasons.join(", ")))
     }
 }
@@ -69,8 +79,8 @@ impl Report {
 pub(crate) fn check(folder: &Path, json: bool) -> Result<()> {
     let text = fs::read_to_string(folder.join(Manifest::FILE)).context("cannot read the manifest")?;
     let manifest: Manifest = serde_json::from_str(&text).context("cannot read the manifest")?;
-    let ptxas = Ptxas::find()?;
-    let reports = manifest.kernels.par_iter().map(|entry| report(folder, entry, &ptxas)).collect::<Result<Vec<_>>>()?;
+    let tools = Tools { ptxas: Ptxas::find()?, disassembler: Disassembler::find()? };
+    let reports = manifest.kernels.par_iter().map(|entry| report(folder, entry, &tools)).collect::<Result<Vec<_>>>()?;
     if json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
@@ -83,12 +93,17 @@ pub(crate) fn check(folder: &Path, json: bool) -> Result<()> {
     }
     let offences: Vec<_> = reports.iter().filter_map(Report::offence).collect();
     if !offences.is_empty() {
-        bail!("kernels that do not keep to registers:\n  {}", offences.join("\n  "));
+        bail!("kernels that do not pass:\n  {}", offences.join("\n  "));
     }
     Ok(())
 }
 
-fn report(folder: &Path, entry: &KernelEntry, ptxas: &Ptxas) -> Result<Report> {
+struct Tools {
+    ptxas: Ptxas,
+    disassembler: Disassembler,
+}
+
+fn report(folder: &Path, entry: &KernelEntry, tools: &Tools) -> Result<Report> {
     let target = Target::ALL.into_iter().find(|target| target.name() == entry.target);
     let target = target.with_context(|| format!("the manifest lists the unknown target {}", entry.target))?;
     let artefact = folder.join(&entry.file);
@@ -105,17 +120,23 @@ fn report(folder: &Path, entry: &KernelEntry, ptxas: &Ptxas) -> Result<Report> {
         static_shared_bytes: 0,
         dynamic_shared_bytes: entry.dynamic_shared_bytes,
         hidden_arguments: Vec::new(),
+        exponentials: None,
+        illegal: Vec::new(),
         remarks: Vec::new(),
     };
     match target.vendor() {
         Vendor::Nvidia => {
-            let usage = ptxas.assemble(&artefact, target.name())?;
+            let cubin = tempfile::NamedTempFile::new().context("a file for machine code")?;
+            let usage = tools.ptxas.assemble(&artefact, target.name(), cubin.path())?;
+            let code = tools.disassembler.read(cubin.path())?;
             Ok(Report {
                 registers: usage.registers,
                 spills: usage.spill_bytes,
                 stack_bytes: usage.stack_bytes,
                 dynamic_stack: usage.dynamic_stack,
                 static_shared_bytes: usage.static_shared_bytes,
+                exponentials: Some([code.exponentials, code.under_matrix]),
+                illegal: code.illegal,
                 remarks: usage.remarks,
                 ..report
             })
@@ -153,6 +174,7 @@ fn table(reports: &[Report]) -> Table {
         "SGPR spills",
         "stack/scratch",
         "shared/LDS",
+        "exp under MMA",
         "hidden arguments",
     ]);
     for report in reports {
@@ -169,11 +191,12 @@ fn table(reports: &[Report]) -> Table {
             or_dash(report.sgpr_spills),
             stack,
             (report.static_shared_bytes + report.dynamic_shared_bytes).to_string(),
+            report.exponentials.map_or("-".to_owned(), |[all, under]| format!("{under} of {all}")),
             hidden,
         ]);
     }
-    for column in 2..9 {
-        table.column_mut(column).expect("the header has ten columns").set_cell_alignment(CellAlignment::Right);
+    for column in 2..10 {
+        table.column_mut(column).expect("the header has eleven columns").set_cell_alignment(CellAlignment::Right);
     }
     table
 }
@@ -197,6 +220,8 @@ mod tests {
             static_shared_bytes: 0,
             dynamic_shared_bytes: 0,
             hidden_arguments: vec!["hidden_dynamic_lds_size".into()],
+            exponentials: None,
+            illegal: Vec::new(),
             remarks: Vec::new(),
         };
         assert_eq!(clean().offence(), None);
@@ -204,6 +229,8 @@ mod tests {
         assert_eq!(Report { sgpr_spills: Some(2), ..clean() }.offence().unwrap(), "k on gfx950: SGPR spills (2)");
         assert_eq!(Report { sgpr_spills: Some(0), ..clean() }.offence(), None);
         assert!(Report { stack_bytes: 16, ..clean() }.offence().unwrap().contains("16 bytes"));
+        let illegal = vec!["LDGSTS".into(), "X".into()];
+        assert_eq!(Report { illegal, ..clean() }.offence().unwrap(), "k on gfx950: illegal instructions (LDGSTS; X)");
         assert!(Report { dynamic_stack: true, ..clean() }.offence().unwrap().contains("dynamic stack"));
     }
 }

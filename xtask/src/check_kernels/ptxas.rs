@@ -1,4 +1,4 @@
-//! NVIDIA's assembler: found or fetched, run, and its report read.
+//! NVIDIA's assembler: its report on a module, and the machine code that it makes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,10 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use kernels_gpu::abi::{Target, Vendor};
 
-use crate::workspace::{output, target_dir};
-
-/// The version of the PyPI package that is fetched.
-const VERSION: &str = "13.5.37";
+use super::tools;
+use crate::workspace::output;
 
 /// A ptxas that knows all targets.
 pub(crate) struct Ptxas(PathBuf);
@@ -27,23 +25,11 @@ pub(crate) struct Usage {
 }
 
 impl Ptxas {
-    /// The one on PATH if it knows all targets; else the one from PyPI, fetched into the target folder once.
+    /// The one on PATH if it knows all targets; else the one from PyPI.
     pub(crate) fn find() -> Result<Self> {
-        let on_path = Self("ptxas".into());
-        if on_path.knows_targets() {
-            return Ok(on_path);
-        }
-        let folder = target_dir().join(format!("ptxas-{VERSION}"));
-        let fetched = Self(folder.join("nvidia/cu13/bin/ptxas"));
-        if !fetched.0.is_file() {
-            eprintln!("no ptxas on PATH that knows every target: fetching nvidia-cuda-nvcc {VERSION} from PyPI");
-            let mut pip = Command::new("python3");
-            pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade", "--target"]);
-            output(pip.arg(&folder).arg(format!("nvidia-cuda-nvcc=={VERSION}")))
-                .context("no ptxas: put one of CUDA 12.8 or newer on PATH, or make `python3 -m pip` work")?;
-        }
-        ensure!(fetched.knows_targets(), "{} does not run here", fetched.0.display());
-        Ok(fetched)
+        let found = Self(tools::find("ptxas", "nvidia-cuda-nvcc", |path| Self(path.into()).knows_targets())?);
+        ensure!(found.knows_targets(), "{} does not run here", found.0.display());
+        Ok(found)
     }
 
     fn knows_targets(&self) -> bool {
@@ -52,10 +38,10 @@ impl Ptxas {
         nvidia.all(|target| help.contains(&format!("'{}'", target.name())))
     }
 
-    /// Assembles the file for `target` and drops the result.
-    pub(crate) fn assemble(&self, ptx: &Path, target: &str) -> Result<Usage> {
+    /// Assembles the file for `target` into the file `cubin`.
+    pub(crate) fn assemble(&self, ptx: &Path, target: &str, cubin: &Path) -> Result<Usage> {
         let mut command = Command::new(&self.0);
-        command.arg("-v").arg(format!("-arch={target}")).arg(ptx).args(["-o", "/dev/null"]);
+        command.arg("-v").arg(format!("-arch={target}")).arg(ptx).arg("-o").arg(cubin);
         let result = command.output().with_context(|| format!("cannot run {}", self.0.display()))?;
         // ptxas reports to either stream, depending on its version.
         let report = [result.stdout, result.stderr].concat();

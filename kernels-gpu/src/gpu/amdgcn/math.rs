@@ -7,6 +7,8 @@ unsafe extern "unadjusted" {
     safe fn v_exp_f32(x: f32) -> f32;
     #[link_name = "llvm.amdgcn.log.f32"]
     safe fn v_log_f32(x: f32) -> f32;
+    #[link_name = "llvm.amdgcn.rcp.f32"]
+    safe fn v_rcp_f32(x: f32) -> f32;
 }
 
 #[derive(Clone, Copy)]
@@ -27,6 +29,12 @@ pub(crate) fn exp2(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn log2(x: f32) -> f32 {
     v_log_f32(x)
+}
+
+/// 1 / x. CDNA4 ISA, "V_RCP_F32": 1 ULP.
+#[inline(always)]
+pub(crate) fn reciprocal(x: f32) -> f32 {
+    v_rcp_f32(x)
 }
 
 /// The larger value; the other one if one is NaN.

@@ -15,7 +15,7 @@ use super::matrix::{Element, load_matrix_transposed};
 use super::query::{Query, load_row};
 use super::tile::{COLUMNS, DEPTH, Fragment};
 use super::{shared, thread, warp};
-use crate::gpu::Chunk;
+use crate::gpu::{Chunk, page_offset};
 use core::marker::PhantomData;
 
 /// Bytes that one copy of all lanes fills.
@@ -23,7 +23,15 @@ const PART: u32 = warp::SIZE * PIECE;
 
 /// Ring of `STAGES` chunks of `SF * COLUMNS` KV tokens; K rows of `QF` query fragments, V rows of `OF` output
 /// fragments. `MEMBERS` threads fill and read it together: a wave, or the block.
-pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32> {
+pub(crate) struct Ring<
+    E,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> {
     /// The first stage, and its shared address.
     memory: *mut u8,
     base: u32,
@@ -42,8 +50,15 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     element: PhantomData<E>,
 }
 
-impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32>
-    Ring<E, QF, SF, OF, STAGES, MEMBERS>
+impl<
+    E: Element,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> Ring<E, QF, SF, OF, STAGES, MEMBERS, PAGED>
 {
     const CHUNK: u32 = (SF * COLUMNS) as u32;
     const WAVES: u32 = MEMBERS / warp::SIZE;
@@ -62,6 +77,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     #[inline(always)]
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         const {
+            assert!(Self::CHUNK <= warp::SIZE, "a lane for each token");
             assert!(STAGES == 2, "K of one chunk is kept ahead");
             assert!(SF.is_multiple_of(2) && COLUMNS * 2 == DEPTH, "two fragments of weights make one operand");
             assert!((Self::CHUNK * Self::K.pitch()).is_multiple_of(PART), "copies are whole");
@@ -94,13 +110,25 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     pub(crate) unsafe fn issue(&mut self, chunk: Option<Chunk>) {
         let Some(chunk) = chunk else { return };
         let stage = self.base + self.write;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. In pages, lane `t` finds token `t`, and tells those that copy it.
         unsafe {
-            self.copy_rows(Self::V, stage + Self::V_START, chunk.v, chunk.v_stride, chunk.v_bytes, chunk.tokens);
+            let found = if PAGED { chunk.find(warp::per_lane(self.lane)) } else { (0, 0) };
+            let pages = chunk.pages;
+            let row = |row: u32, page_stride: u64, stride: u64| {
+                if PAGED {
+                    let (page, place) = (warp::warp_shuffle(found.0, row), warp::warp_shuffle(found.1, row));
+                    page_offset(page, page_stride, place, stride)
+                } else {
+                    (u64::from(row) * stride) as usize
+                }
+            };
+            let k_row = |token| chunk.k.wrapping_add(row(token, pages.k_stride, chunk.k_stride));
+            let v_row = |token| chunk.v.wrapping_add(row(token, pages.v_stride, chunk.v_stride));
+            self.copy_rows(Self::V, stage + Self::V_START, v_row, chunk.v_bytes, chunk.tokens);
             if Self::K_IN_SHARED {
-                self.copy_rows(Self::K, stage, chunk.k, chunk.k_stride, chunk.k_bytes, chunk.tokens);
+                self.copy_rows(Self::K, stage, k_row, chunk.k_bytes, chunk.tokens);
             } else {
-                self.load_k(&chunk);
+                self.load_k(k_row, chunk.k_bytes, chunk.tokens);
             }
         }
         self.write += Self::STAGE;
@@ -110,12 +138,12 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         copy::pin();
     }
 
-    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows, and the chunk.
+    /// Copies the first `bytes` bytes of `tokens` rows, which `source` tells, and fills up with zeros: rows, and the chunk.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn copy_rows(&self, layout: Layout, start: u32, rows: *const u8, stride: u64, bytes: u32, tokens: u32) {
+    unsafe fn copy_rows(&self, layout: Layout, start: u32, source: impl Fn(u32) -> *const u8, bytes: u32, tokens: u32) {
         let parts = Self::CHUNK * layout.pitch() / PART;
         let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         let wave = if Self::K_IN_SHARED { warp::warp_id() } else { 0 };
@@ -123,7 +151,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let part = i * Self::WAVES + wave;
             if parts.is_multiple_of(Self::WAVES) || part < parts {
                 let (row, piece) = layout.filled(part, lane);
-                let source = rows.wrapping_add((u64::from(row) * stride + u64::from(piece * PIECE)) as usize);
+                let source = source(row).wrapping_add((piece * PIECE) as usize);
                 let source = piece_or_zeros(source, row < tokens && piece * PIECE < bytes);
                 // SAFETY: the piece exists, or zeros are read; the caller's promise.
                 unsafe { copy::copy_16_each(start + part * PART, source) };
@@ -137,13 +165,12 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn load_k(&mut self, chunk: &Chunk) {
-        let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(chunk.k_bytes));
+    unsafe fn load_k(&mut self, source: impl Fn(u32) -> *const u8, bytes: u32, tokens: u32) {
+        let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         for f in 0..SF {
-            let token = (lane % 16 + (f * COLUMNS) as u32).min(chunk.tokens - 1);
-            let row = chunk.k.wrapping_add((u64::from(token) * chunk.k_stride) as usize);
+            let token = (lane % 16 + (f * COLUMNS) as u32).min(tokens - 1);
             // SAFETY: the row exists.
-            self.k_ahead[f] = unsafe { load_row(row, bytes, lane) };
+            self.k_ahead[f] = unsafe { load_row(source(token), bytes, lane) };
         }
     }
 
