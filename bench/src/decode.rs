@@ -24,8 +24,9 @@ const SPLITS: [u32; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// So many of the fastest explicit choices are timed again, in rounds with the automatic one.
 const RIVALS: usize = 2;
 
-/// Times decodes with the automatic choice of splits against explicit ones, and against the card's read ceiling (the
-/// fastest of several read kernels over 2 GiB).
+/// Time decodes: automatic splits against explicit ones, other libraries and the read ceiling.
+///
+/// The ceiling is the fastest of several read kernels over 2 GiB, in the same run.
 ///
 /// Graph replays, calls one after another, medians of rounds in which the choices take turns, inputs rotated through
 /// more than the cache. First every explicit choice is timed quickly; then the automatic choice, the two fastest others

@@ -4,7 +4,9 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
 /// Width and height in pixels.
-const SIZE: (u32, u32) = (900, 560);
+const SIZE: (u32, u32) = (1100, 560);
+/// Room for the names of the lines, as a share of the axis of splits.
+const LEGEND: f64 = 0.34;
 
 /// A picture: a line a problem, and the read ceiling. Bandwidths are in GB/s.
 pub(crate) struct Plot {
@@ -48,13 +50,15 @@ impl Plot {
             .margin(14)
             .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(-0.2..doublings + 0.2, 0.0..highest)?;
-        let splits = |x: &f64| if x.fract() == 0.0 { format!("{}", x.exp2()) } else { String::new() };
+            .build_cartesian_2d(-0.2..doublings * (1.0 + LEGEND), 0.0..highest)?;
+        let shown = |x: f64| x.fract() == 0.0 && x <= doublings;
+        let splits = |x: &f64| if shown(*x) { format!("{}", x.exp2()) } else { String::new() };
         chart
             .configure_mesh()
             .x_desc("splits")
             .y_desc("GB/s")
-            .x_labels(doublings as usize + 2)
+            .disable_x_mesh()
+            .x_labels((doublings * (1.0 + LEGEND)) as usize + 2)
             .x_label_formatter(&splits)
             .y_label_formatter(&|y| format!("{y:.0}"))
             .light_line_style(WHITE)
@@ -81,7 +85,7 @@ impl Plot {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(SeriesLabelPosition::MiddleRight)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .draw()?;
@@ -100,13 +104,17 @@ pub(crate) mod tests {
             points: vec![(1, 400.0), (2, 800.0), (12, 4000.0), (128, 3900.0)],
             auto: Some((16, 4100.0)),
         };
-        let plot = Plot { title: "A title".into(), series: vec![series("one"), series("two")], ceiling: Some(4577.0) };
+        let plot = Plot {
+            title: "A title".into(),
+            series: vec![series("one"), series("two"), series("B1 Q70 K16384 H12/12 D192/128")],
+            ceiling: Some(4577.0),
+        };
         let svg = plot.svg().unwrap();
         for text in ["read ceiling 4577 GB/s", "A title", "one", "two", "automatic choice", "splits", "GB/s", "128"] {
             assert!(svg.lines().any(|line| line.trim() == text), "no {text} in {svg}");
         }
         let circles = svg.matches("<circle").count();
-        assert_eq!(circles, 2 * (4 + 1) + 1, "points, automatic choices and one in the legend");
+        assert_eq!(circles, 3 * (4 + 1) + 1, "points, automatic choices and one in the legend");
     }
 
     #[test]

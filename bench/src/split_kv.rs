@@ -44,8 +44,10 @@ const HEADER: [&str; 13] = [
     "correctness",
 ];
 
-/// Runs one problem with the automatic choice of splits, with 1, 2, 4 ... 128 splits, and with two query tiles a
-/// block and as many splits as the automatic choice (where there are such kernels: head dims up to 128, and 192/128).
+/// Sweep the splits of one problem.
+///
+/// Runs it with the automatic choice, with 1, 2, 4 ... 128 splits, and with two query tiles a block and as many splits
+/// as the automatic choice (where there are such kernels: for head dim 128, and for 192 with 128 for V).
 ///
 /// On a GPU it is timed: graph replays, medians of seven rounds in which the choices take turns, inputs rotated
 /// through more than the cache. On an emulated device nothing is timed; what the kernels do is counted.
