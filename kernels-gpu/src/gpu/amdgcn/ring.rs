@@ -78,6 +78,14 @@ impl<
     pub(crate) unsafe fn new(memory: *mut u8) -> Self {
         const {
             assert!(Self::CHUNK <= warp::SIZE, "a lane for each token");
+            assert!(
+                (Self::CHUNK * Self::K.pitch() / PART).div_ceil(Self::WAVES) <= 16,
+                "sources are kept in registers"
+            );
+            assert!(
+                (Self::CHUNK * Self::V.pitch() / PART).div_ceil(Self::WAVES) <= 16,
+                "sources are kept in registers"
+            );
             assert!(STAGES == 2, "K of one chunk is kept ahead");
             assert!(SF.is_multiple_of(2) && COLUMNS * 2 == DEPTH, "two fragments of weights make one operand");
             assert!((Self::CHUNK * Self::K.pitch()).is_multiple_of(PART), "copies are whole");
@@ -144,14 +152,27 @@ impl<
     /// As for [`Self::issue`].
     #[inline(always)]
     unsafe fn copy_rows(&self, layout: Layout, start: u32, source: impl Fn(u32) -> *const u8, bytes: u32, tokens: u32) {
+        const MOST: usize = 16;
         let parts = Self::CHUNK * layout.pitch() / PART;
         let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         let wave = if Self::K_IN_SHARED { warp::warp_id() } else { 0 };
-        for i in 0..parts.div_ceil(Self::WAVES) {
+        let each = parts.div_ceil(Self::WAVES);
+        let place = |i: u32| layout.filled(i * Self::WAVES + wave, lane);
+        let mut sources = [core::ptr::null(); MOST];
+        if PAGED {
+            // All lanes' answers are in before the first copy starts: LLVM takes a copy for one more that the counter of
+            // shared memory waits for, which the ISA's manual does not say.
+            for i in 0..each {
+                sources[i as usize] = source(place(i).0);
+            }
+            copy::pin();
+        }
+        for i in 0..each {
             let part = i * Self::WAVES + wave;
             if parts.is_multiple_of(Self::WAVES) || part < parts {
-                let (row, piece) = layout.filled(part, lane);
-                let source = source(row).wrapping_add((piece * PIECE) as usize);
+                let (row, piece) = place(i);
+                let source = if PAGED { sources[i as usize] } else { source(row) };
+                let source = source.wrapping_add((piece * PIECE) as usize);
                 let source = piece_or_zeros(source, row < tokens && piece * PIECE < bytes);
                 // SAFETY: the piece exists, or zeros are read; the caller's promise.
                 unsafe { copy::copy_16_each(start + part * PART, source) };
