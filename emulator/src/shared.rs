@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, address: u32, bytes: u32, align: u32) -> Result<Range<usize>, FaultKind> {
         let end = u64::from(address) + u64::from(bytes);
         if end > self.bytes.len() as u64 {
@@ -152,7 +152,7 @@ impl Shared {
         written.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&self, range: Range<usize>) -> Data {
         let mut data = Data::default();
         let (words, rest) = self.bytes[range.clone()].as_chunks::<4>();
@@ -186,7 +186,7 @@ impl Shared {
         rest.fill(state(words.len()));
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_settled(&self, range: &Range<usize>) -> Result<(), FaultKind> {
         let (words, rest) = self.state[range.clone()].as_chunks::<4>();
         let taken = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_TAKEN != 0);
