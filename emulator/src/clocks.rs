@@ -254,3 +254,74 @@ impl Clocks {
         join(known.of_mut(warp), found.of(warp));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_found() {
+        let mut clocks = Clocks::new(3, 0);
+        let mut left = Knowledge::default();
+        clocks.acquire(1, &left);
+        assert_eq!(clocks.known(1, 0), 0);
+        clocks.release(0, &mut left);
+        assert_eq!((clocks.now(0), clocks.known(0, 0)), (2, 0), "the warp's own lanes are as apart as before");
+        clocks.acquire(1, &left);
+        assert_eq!(clocks.known(1, 0), 1);
+        // It goes on from there, with what that one did.
+        let mut next = Knowledge::default();
+        clocks.release(1, &mut next);
+        clocks.acquire(2, &next);
+        assert_eq!((clocks.known(2, 0), clocks.known(2, 1)), (1, 1));
+        // What was left before clocks started again says nothing.
+        clocks.begin_after(0);
+        clocks.acquire(2, &next);
+        assert_eq!(clocks.known(2, 0), 0);
+    }
+
+    #[test]
+    fn visibility_to_the_asynchronous_proxy_travels() {
+        let mut clocks = Clocks::new(3, 1);
+        let (mut left, mut next) = (Knowledge::default(), Knowledge::default());
+        clocks.release(0, &mut left);
+        clocks.acquire(1, &left);
+        assert_eq!(clocks.all_visible(1)[0], 0);
+        clocks.fence_proxy(1, true);
+        assert_eq!(clocks.all_visible(1)[..3], [1, 1, 0], "its own past and what it has learned");
+        clocks.release(1, &mut next);
+        clocks.acquire(2, &next);
+        assert_eq!(clocks.all_visible(2)[..2], [1, 1]);
+        // What comes after the fence is not visible.
+        assert!(clocks.now(1) > 1);
+    }
+
+    #[test]
+    fn tensor_memory_needs_a_fence_on_both_sides() {
+        let known = |before: bool, after: bool| {
+            let mut clocks = Clocks::new(2, 1);
+            let mut left = Knowledge::default();
+            if before {
+                clocks.fence_before(0);
+            }
+            clocks.release(0, &mut left);
+            clocks.acquire(1, &left);
+            if after {
+                clocks.fence_after(1);
+            }
+            clocks.all_tensor(1)[0]
+        };
+        assert_eq!([known(true, true), known(true, false), known(false, true)], [1, 0, 0]);
+        // A commit is its own fence before; a barrier is a synchronisation as any.
+        let mut clocks = Clocks::new(2, 1);
+        let (mut left, agent) = (Knowledge::default(), clocks.agent(0));
+        clocks.release_agent(agent, &mut left);
+        clocks.acquire(0, &left);
+        clocks.fence_after(0);
+        assert_eq!((clocks.all_tensor(0)[2], clocks.known(0, 2)), (1, 1));
+        clocks.fence_before(0);
+        clocks.meet(&[0, 1]);
+        clocks.fence_after(1);
+        assert_eq!(clocks.all_tensor(1)[..], [1, 0, 1]);
+    }
+}

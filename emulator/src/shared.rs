@@ -45,7 +45,11 @@ fn actor(clocks: &Clocks, warp_size: u32, thread: Thread) -> Actor<'_> {
     Actor { thread, cause: thread, clock: clocks.now(warp), known: clocks.all_known(warp) }
 }
 
-fn race(conflict: Conflict) -> FaultKind {
+/// What two accesses that are not in order are. Who meets an agent has not waited for it.
+fn race(clocks: &Clocks, warp_size: u32, conflict: Conflict) -> FaultKind {
+    if clocks.is_agent(conflict.other / warp_size) {
+        return FaultKind::UsedBeforeWait { what: "shared memory that the copy or matrix unit reads or writes used" };
+    }
     FaultKind::SharedRace { other: conflict.other, what: conflict.what }
 }
 
@@ -118,7 +122,7 @@ impl Shared {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, address: u32, bytes: u32, align: u32) -> Result<Range<usize>, FaultKind> {
         let end = u64::from(address) + u64::from(bytes);
         if end > self.bytes.len() as u64 {
@@ -137,16 +141,18 @@ impl Shared {
     /// Records a read of `granules` and checks it against writes.
     #[inline]
     fn record_read(&mut self, granules: Range<usize>, thread: Thread) -> Result<(), FaultKind> {
-        self.stamps.read(granules, &actor(&self.clocks, self.warp_size, thread)).map_err(race)
+        let read = self.stamps.read(granules, &actor(&self.clocks, self.warp_size, thread));
+        read.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
     /// Records a write of `granules` and checks it against reads and writes; `atomic` is [`ATOMIC`] or 0.
     #[inline]
     fn record_write(&mut self, granules: Range<usize>, thread: Thread, atomic: u32) -> Result<(), FaultKind> {
-        self.stamps.write(granules, &actor(&self.clocks, self.warp_size, thread), atomic).map_err(race)
+        let written = self.stamps.write(granules, &actor(&self.clocks, self.warp_size, thread), atomic);
+        written.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&self, range: Range<usize>) -> Data {
         let mut data = Data::default();
         let (words, rest) = self.bytes[range.clone()].as_chunks::<4>();
@@ -180,7 +186,7 @@ impl Shared {
         rest.fill(state(words.len()));
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_settled(&self, range: &Range<usize>) -> Result<(), FaultKind> {
         let (words, rest) = self.state[range.clone()].as_chunks::<4>();
         let taken = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_TAKEN != 0);

@@ -10,8 +10,9 @@ const CLOCK_SHIFT: u32 = 12;
 /// The mark of an atomic write.
 pub(crate) const ATOMIC: u32 = 1 << 11;
 const THREAD: u32 = ATOMIC - 1;
-/// In place of a lane: several lanes of the warp read.
+/// In place of a lane: several lanes of the warp read, or all of them together.
 const SEVERAL: u32 = THREAD;
+const TOGETHER: u32 = THREAD - 1;
 
 /// The last clock that a stamp can hold.
 pub(crate) const LAST_CLOCK: u32 = u32::MAX >> CLOCK_SHIFT;
@@ -92,7 +93,7 @@ impl Stamps {
     }
 
     /// Records a read of `granules` and checks it against writes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&mut self, granules: Range<usize>, actor: &Actor<'_>) -> Result<(), Conflict> {
         let (warp, lane) = ((actor.thread / self.warp_size) as usize, actor.thread % self.warp_size);
         for granule in granules {
@@ -121,8 +122,12 @@ impl Stamps {
             let reads = &self.reads[granule * self.width..][..self.width];
             for (v, (&read, &known)) in reads.iter().zip(actor.known).enumerate() {
                 let reader = read & THREAD;
-                if read >> CLOCK_SHIFT > known && (v, reader) != (own, lane) && (v, reader) != (cause, cause_lane) {
-                    let other = v as u32 * self.warp_size + if reader == SEVERAL { 0 } else { reader };
+                if read >> CLOCK_SHIFT > known
+                    && (v, reader) != (own, lane)
+                    && (v, reader) != (cause, cause_lane)
+                    && (v, reader) != (own, TOGETHER)
+                {
+                    let other = v as u32 * self.warp_size + if reader >= TOGETHER { 0 } else { reader };
                     return Err(Conflict { other, clock: read >> CLOCK_SHIFT, what: "read, then write" });
                 }
             }
@@ -136,9 +141,10 @@ impl Stamps {
         self.writes[granules].fill(clock << CLOCK_SHIFT | thread);
     }
 
-    /// The actor has waited for its asynchronous read.
-    pub(crate) fn has_read(&mut self, granules: Range<usize>, thread: u32, clock: u32) {
-        let (warp, lane) = ((thread / self.warp_size) as usize, thread % self.warp_size);
+    /// The actor has waited for its asynchronous read; `together`: the whole warp has.
+    pub(crate) fn has_read(&mut self, granules: Range<usize>, thread: u32, clock: u32, together: bool) {
+        let warp = (thread / self.warp_size) as usize;
+        let lane = if together { TOGETHER } else { thread % self.warp_size };
         for granule in granules {
             self.reads[granule * self.width + warp] = clock << CLOCK_SHIFT | lane;
         }

@@ -104,17 +104,9 @@ fn start_lane(
     Ok(())
 }
 
-/// A lane's 32-bit operand.
-fn operand(cx: &Context<'_, '_>, lane: usize, reg: Reg) -> Result<u32, FaultKind> {
-    if cx.warp.registers.undefined::<u32>(reg) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "an address" });
-    }
-    Ok(cx.warp.registers.get::<u32>(reg)[lane])
-}
-
 /// The pieces of a copy of consecutive bytes.
 fn plain(cx: &Context<'_, '_>, lane: usize, shared: u32, global: u64, bytes: Reg) -> Result<Vec<Piece>, FaultKind> {
-    let bytes = operand(cx, lane, bytes)?;
+    let bytes: u32 = cx.value(lane, bytes, "a copy")?;
     if !bytes.is_multiple_of(CHUNK) {
         return Err(illegal(format!("a copy of {bytes} bytes; it must be a multiple of 16")));
     }
@@ -163,7 +155,7 @@ fn boxed(
     }
     let mut start = [0; RANK];
     for (start, &reg) in start.iter_mut().zip(coordinates) {
-        *start = i64::from(operand(cx, lane, reg)? as i32);
+        *start = i64::from(cx.value::<u32>(lane, reg, "a copy")? as i32);
     }
     Ok(pieces_of(&map, &start, shared))
 }
@@ -238,7 +230,7 @@ impl Copy {
                 block.counters.shared_load_bytes += u64::from(all);
                 for piece in &pieces {
                     block.shared.end_read(piece.shared);
-                    block.shared.has_read(site.thread, piece.shared);
+                    block.shared.has_read(site.thread, piece.shared, false);
                     write(block, site, piece).map_err(|kind| at_global(site, kind, piece))?;
                 }
                 Ok(())

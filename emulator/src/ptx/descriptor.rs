@@ -18,6 +18,7 @@ use super::ops::MatrixTy;
 use crate::Swizzle;
 use crate::memory::Data;
 use crate::shared::CHUNK;
+use std::sync::LazyLock;
 
 /// Which way the elements of a piece go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,15 +151,21 @@ impl Matrix {
     }
 }
 
+/// All values of the 8-bit types.
+static BYTES: LazyLock<[[f32; 256]; 2]> = LazyLock::new(|| {
+    [MatrixTy::E4m3, MatrixTy::E5m2].map(|ty| std::array::from_fn(|bits| float::from_fp8(ty, bits as u8)))
+});
+
 /// The elements of words, as f32.
 pub(super) fn unpack(ty: MatrixTy, words: &[u32], values: &mut [f32]) {
+    let bytes = &BYTES[usize::from(ty == MatrixTy::E5m2)];
     let per_word = 4 / ty.bytes() as usize;
     for (word, values) in words.iter().zip(values.chunks_exact_mut(per_word)) {
         for (e, value) in values.iter_mut().enumerate() {
             *value = match ty {
                 MatrixTy::Bf16 => f32::from_bits(word >> (16 * e) << 16),
                 MatrixTy::F16 => from_f16(word >> (16 * e) & 0xffff),
-                MatrixTy::E4m3 | MatrixTy::E5m2 => float::from_fp8(ty, (word >> (8 * e)) as u8),
+                MatrixTy::E4m3 | MatrixTy::E5m2 => bytes[usize::from((word >> (8 * e)) as u8)],
             };
         }
     }

@@ -14,6 +14,9 @@ use crate::{FaultKind, TraceKind};
 /// Most arrivals, and most bytes in flight, of a phase.
 const MOST: i64 = (1 << 20) - 1;
 
+/// Where operands arrive.
+const SINK: &str = "an mbarrier";
+
 /// An mbarrier.
 #[derive(Default)]
 pub(super) struct Barrier {
@@ -157,10 +160,7 @@ pub(super) fn execute(cx: &mut Context<'_, '_>, address: Address, op: BarrierOp)
 
 /// A lane's operand.
 fn operand(cx: &Context<'_, '_>, lane: usize, reg: Reg) -> Result<u32, FaultKind> {
-    if cx.warp.registers.undefined::<u32>(reg) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "an mbarrier" });
-    }
-    Ok(cx.warp.registers.get::<u32>(reg)[lane])
+    cx.value(lane, reg, SINK)
 }
 
 /// A lane's operation.
@@ -277,10 +277,7 @@ fn wait_of(
             parity => return Err(illegal(format!("{parity} is no parity of a phase"))),
         },
         PhaseSource::Token(reg) => {
-            if cx.warp.registers.undefined::<u64>(reg) >> lane & 1 != 0 {
-                return Err(FaultKind::Undefined { sink: "an mbarrier" });
-            }
-            let number = cx.warp.registers.get::<u64>(reg)[lane];
+            let number: u64 = cx.value(lane, reg, SINK)?;
             if number + 1 < at || number > at {
                 return Err(illegal("the token is not of this phase or the one before it"));
             }

@@ -4,6 +4,19 @@
 //! behind go first, so that the others are met again; instructions that need lanes together (`.sync`) wait for
 //! them.
 
+//!
+//! What works while a warp goes on:
+//!
+//! - `mbarrier` are barriers in shared memory; `units` does the asynchronous work, as late as it may;
+//! - `bulk` copies pieces and boxes; `descriptor` finds matrices in shared memory and multiplies them;
+//! - `wgmma` are the products of a warpgroup; `tcgen05` are those whose accumulators are in tensor memory (`tensor`).
+//!
+//! Not there: clusters of more than one block, products of a pair of blocks, sparse and block-scaled products,
+//! accumulators of f16, copies that reduce or gather, and the proxies of constants and tensor maps. A map that a
+//! kernel changes, or global memory that it writes and then copies, needs fences that are not asked for here. Lanes of
+//! a warp count as one where they leave something for others: one that arrives after its siblings' accesses speaks
+//! for them.
+
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
 mod access;
@@ -24,6 +37,7 @@ mod mbarrier;
 mod ops;
 mod parser;
 mod registers;
+mod special;
 mod tcgen05;
 mod tensor;
 mod unit_ops;

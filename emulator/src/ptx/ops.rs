@@ -22,7 +22,7 @@ pub(super) struct Mma {
 impl Mma {
     /// Elements of A or B in a register.
     pub(super) fn per_register(&self) -> usize {
-        4 / self.a_ty.bytes() as usize
+        if self.a_ty.bytes() == 1 { 4 } else { 2 }
     }
 
     /// Registers of B that are used; A has twice as many.

@@ -200,14 +200,16 @@ fn load(cx: &mut Context<'_, '_>, address: Address, d: &[Reg]) -> Result<(), Tra
     let region = region(cx, address, d.len() as u32)?;
     begin(cx, Use::Load, region)?;
     let first = cx.warp.index % 4 * QUADRANT;
-    for (i, &reg) in d.iter().enumerate() {
-        let (mut values, mut undefined) = ([0; 32], 0);
-        for (lane, value) in values.iter_mut().enumerate() {
-            let (cell, unknown) = tensor(cx).get(first + lane as u32, region.column + i as u32);
-            *value = cell;
-            undefined |= u32::from(unknown) << lane;
+    let (mut values, mut undefined) = (vec![[0; 32]; d.len()], vec![0; d.len()]);
+    for lane in 0..QUADRANT as usize {
+        let (cells, unknown) = tensor(cx).row(first + lane as u32, region.column, region.columns);
+        for i in 0..d.len() {
+            values[i][lane] = cells[i];
+            undefined[i] |= u32::from(unknown[i]) << lane;
         }
-        cx.warp.registers.set(reg, u32::MAX, &values, undefined);
+    }
+    for (i, &reg) in d.iter().enumerate() {
+        cx.warp.registers.set(reg, u32::MAX, &values[i], undefined[i]);
     }
     cx.warp.loading.extend(d);
     let Region { column, columns, .. } = region;
@@ -223,8 +225,8 @@ fn store(cx: &mut Context<'_, '_>, address: Address, a: &[Reg]) -> Result<(), Tr
     for (i, &reg) in a.iter().enumerate() {
         let (values, undefined) = (*cx.warp.registers.get::<u32>(reg), cx.warp.registers.undefined::<u32>(reg));
         for (lane, &value) in values.iter().enumerate() {
-            let column = region.column + i as u32;
-            tensor(cx).set(first + lane as u32, column, value, undefined >> lane & 1 != 0);
+            let (cell, unknown) = tensor(cx).row_mut(first + lane as u32, region.column + i as u32, 1);
+            (cell[0], unknown[0]) = (value, undefined >> lane & 1 != 0);
         }
     }
     let Region { column, columns, .. } = region;
@@ -240,17 +242,9 @@ fn only_lane(cx: &Context<'_, '_>) -> Result<usize, Trap> {
     }
 }
 
-/// A lane's 64-bit operand.
-fn wide(cx: &Context<'_, '_>, lane: usize, reg: Reg) -> Result<u64, FaultKind> {
-    if cx.warp.registers.undefined::<u64>(reg) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "a matrix descriptor" });
-    }
-    Ok(cx.warp.registers.get::<u64>(reg)[lane])
-}
-
 /// The matrix that a descriptor in a register describes.
 fn matrix(cx: &Context<'_, '_>, lane: usize, reg: Reg, shape: Shape, which: usize) -> Result<Matrix, FaultKind> {
-    let descriptor = Descriptor::decode(Form::Tcgen05, wide(cx, lane, reg)?).map_err(illegal)?;
+    let descriptor = Descriptor::decode(Form::Tcgen05, cx.value(lane, reg, "a matrix descriptor")?).map_err(illegal)?;
     let count = [shape.m, shape.n][which];
     let whole = (count * shape.types[which].bytes()).is_multiple_of(16);
     if shape.major[which] == Major::Mn && !whole {
@@ -268,10 +262,8 @@ fn start(cx: &mut Context<'_, '_>, op: &TensorMma) -> Result<(), Trap> {
 
 fn start_lane(cx: &mut Context<'_, '_>, lane: usize, op: &TensorMma) -> Result<(), FaultKind> {
     let (thread, warp) = (cx.thread(lane), cx.warp.index);
-    if cx.warp.registers.undefined::<u32>(op.descriptor) >> lane & 1 != 0 {
-        return Err(FaultKind::Undefined { sink: "an instruction descriptor" });
-    }
-    let shape = Shape::decode(op.bytes, cx.warp.registers.get::<u32>(op.descriptor)[lane]).map_err(illegal)?;
+    let descriptor = cx.value(lane, op.descriptor, "an instruction descriptor")?;
+    let shape = Shape::decode(op.bytes, descriptor).map_err(illegal)?;
     let accumulate = truth(cx, lane, op.accumulate)?;
     let d = Region { column: column(cx, lane, op.d)?, columns: shape.n, quadrant: None };
     let b = matrix(cx, lane, op.b, shape, 1)?;
@@ -398,18 +390,21 @@ impl Product {
         let n = shape.n as usize;
         let mut sums = vec![0.0; shape.m as usize * n];
         let mut undefined = vec![false; sums.len()];
-        let places = || (0..shape.m).flat_map(|row| (0..shape.n).map(move |i| (shape.lane(row), d + i)));
         if self.accumulate {
-            for (i, (lane, column)) in places().enumerate() {
-                let (bits, unknown) = tensor.get(lane, column);
-                (sums[i], undefined[i]) = (f32::from_bits(bits), unknown);
+            for (row, (sums, undefined)) in sums.chunks_mut(n).zip(undefined.chunks_mut(n)).enumerate() {
+                let (bits, unknown) = tensor.row(shape.lane(row as u32), d, shape.n);
+                sums.iter_mut().zip(bits).for_each(|(sum, &bits)| *sum = f32::from_bits(bits));
+                undefined.copy_from_slice(unknown);
             }
         }
         multiply(&a, &b, shape.k as usize, &mut sums);
-        for (i, (lane, column)) in places().enumerate() {
-            let unknown = undefined[i] || a.undefined[i / n] || b.undefined[i % n];
-            let bits = if sums[i].is_nan() { 0x7fff_ffff } else { sums[i].to_bits() };
-            tensor.set(lane, column, bits, unknown);
+        for (row, (sums, undefined)) in sums.chunks(n).zip(undefined.chunks(n)).enumerate() {
+            let (bits, unknown) = tensor.row_mut(shape.lane(row as u32), d, shape.n);
+            let row = a.undefined[row];
+            for i in 0..n {
+                bits[i] = if sums[i].is_nan() { 0x7fff_ffff } else { sums[i].to_bits() };
+                unknown[i] = undefined[i] || row || b.undefined[i];
+            }
         }
     }
 }
@@ -420,10 +415,9 @@ fn operand(tensor: &TensorMemory, column: u32, shape: Shape) -> Elements {
     let mut elements = Elements { values: vec![0.0; LANES as usize * k], undefined: vec![false; LANES as usize] };
     for lane in 0..LANES {
         let row = lane as usize;
-        let cells: Vec<(u32, bool)> = (0..A_COLUMNS).map(|i| tensor.get(lane, column + i)).collect();
-        elements.undefined[row] = cells.iter().any(|cell| cell.1);
-        let words: Vec<u32> = cells.into_iter().map(|cell| cell.0).collect();
-        unpack(shape.types[0], &words, &mut elements.values[row * k..(row + 1) * k]);
+        let (words, unknown) = tensor.row(lane, column, A_COLUMNS);
+        elements.undefined[row] = unknown.contains(&true);
+        unpack(shape.types[0], words, &mut elements.values[row * k..(row + 1) * k]);
     }
     if shape.negate[0] {
         elements.values.iter_mut().for_each(|value| *value = -*value);

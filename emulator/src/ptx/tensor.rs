@@ -196,7 +196,7 @@ impl TensorMemory {
             let flight = &mut self.in_flight[granule];
             if kind == Use::Load {
                 flight.loads &= !(1 << warp);
-                self.stamps.has_read(granule..granule + 1, warp * QUADRANT, clock);
+                self.stamps.has_read(granule..granule + 1, warp * QUADRANT, clock, false);
             } else {
                 flight.stores &= !(1 << warp);
                 self.stamps.written(granule..granule + 1, warp * QUADRANT, clock);
@@ -215,15 +215,21 @@ impl TensorMemory {
         }
     }
 
-    /// A cell, and whether it is undefined.
-    pub(super) fn get(&self, lane: u32, column: u32) -> (u32, bool) {
-        let cell = (lane * COLUMNS + column) as usize;
-        (self.values[cell], self.undefined[cell])
+    fn cells(lane: u32, column: u32, columns: u32) -> std::ops::Range<usize> {
+        let first = (lane * COLUMNS + column) as usize;
+        first..first + columns as usize
     }
 
-    pub(super) fn set(&mut self, lane: u32, column: u32, value: u32, undefined: bool) {
-        let cell = (lane * COLUMNS + column) as usize;
-        (self.values[cell], self.undefined[cell]) = (value, undefined);
+    /// Columns of a lane, and which of them are undefined.
+    pub(super) fn row(&self, lane: u32, column: u32, columns: u32) -> (&[u32], &[bool]) {
+        let cells = Self::cells(lane, column, columns);
+        (&self.values[cells.clone()], &self.undefined[cells])
+    }
+
+    /// The same, to be changed.
+    pub(super) fn row_mut(&mut self, lane: u32, column: u32, columns: u32) -> (&mut [u32], &mut [bool]) {
+        let cells = Self::cells(lane, column, columns);
+        (&mut self.values[cells.clone()], &mut self.undefined[cells])
     }
 }
 

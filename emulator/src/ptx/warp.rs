@@ -2,8 +2,8 @@
 
 use super::decode::Program;
 use super::mbarrier::{self, Wait};
-use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Special, Together};
-use super::registers::{FULL, LANES, Registers};
+use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Together};
+use super::registers::{FULL, LANES, Lane, RegisterSet, Registers};
 use super::units::Units;
 use super::wgmma::{self, Products};
 use super::{access, alu, bulk, lanes, matrix, tcgen05};
@@ -11,7 +11,6 @@ use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
 use crate::fault::Trap;
 use crate::races::Site;
-use std::collections::BTreeSet;
 
 /// Lanes that are at the same instruction.
 #[derive(Clone, Copy)]
@@ -58,7 +57,7 @@ pub(super) struct Warp {
     /// Products of its warpgroup in flight.
     pub(super) products: Products,
     /// Registers that loads from tensor memory have not reached.
-    pub(super) loading: BTreeSet<Reg>,
+    pub(super) loading: RegisterSet,
     /// What lanes that are blocked wait for; `None`: tensor memory.
     pub(super) wait: Option<Wait>,
 }
@@ -103,6 +102,14 @@ impl Context<'_, '_> {
             0 => Ok(()),
             lanes => Err(self.trap(FaultKind::Undefined { sink }, lanes.trailing_zeros() as usize, None)),
         }
+    }
+
+    /// A lane's operand, which must be defined to reach `sink`.
+    pub(super) fn value<T: Lane>(&self, lane: usize, reg: Reg, sink: &'static str) -> Result<T, FaultKind> {
+        if self.warp.registers.undefined::<T>(reg) >> lane & 1 != 0 {
+            return Err(FaultKind::Undefined { sink });
+        }
+        Ok(self.warp.registers.get::<T>(reg)[lane])
     }
 
     /// The value that all executing lanes have in a register.
@@ -167,7 +174,7 @@ impl engine::Program for Program {
             committed: [0; LANES],
             reduction: None,
             products: Products::default(),
-            loading: BTreeSet::new(),
+            loading: RegisterSet::default(),
             wait: None,
         }
     }
@@ -489,33 +496,5 @@ impl Context<'_, '_> {
             taken.push((target, 1 << lane));
         }
         Ok(Flow::Scatter(taken))
-    }
-
-    fn special(&self, what: Special, lane: usize) -> u64 {
-        let launch = self.block.launch;
-        let thread = self.thread(lane);
-        let [x, y, _] = launch.block;
-        u64::from(match what {
-            Special::Tid(0) => thread % x,
-            Special::Tid(1) => thread / x % y,
-            Special::Tid(_) => thread / x / y,
-            Special::Ntid(axis) => launch.block[usize::from(axis)],
-            Special::Ctaid(axis) => self.block.index[usize::from(axis)],
-            Special::Nctaid(axis) => launch.grid[usize::from(axis)],
-            Special::LaneId => lane as u32,
-            Special::WarpId => self.warp.index,
-            Special::NumWarps => launch.warps(),
-            // One emulated multiprocessor runs everything.
-            Special::SmId => 0,
-            Special::NumSms => 1,
-            Special::LaneMaskEq => 1 << lane,
-            Special::LaneMaskLe => FULL >> (31 - lane),
-            Special::LaneMaskLt => (1 << lane) - 1,
-            Special::LaneMaskGe => FULL << lane,
-            Special::LaneMaskGt => FULL << lane << 1,
-            Special::DynamicSharedBytes => launch.dynamic_shared,
-            Special::TotalSharedBytes => self.block.shared.size(),
-            Special::Clock => return self.block.counters.instructions,
-        })
     }
 }

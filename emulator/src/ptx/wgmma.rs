@@ -5,12 +5,12 @@
 
 use super::descriptor::{Descriptor, Elements, Form, Matrix, multiply, unpack};
 use super::ops::{Op, Reg, Wgmma, WgmmaA};
-use super::registers::{FULL, LANES};
+use super::registers::{FULL, LANES, RegisterSet};
 use super::warp::Context;
 use crate::FaultKind;
 use crate::fault::Trap;
 use crate::shared::Agent;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// Rows that a warp computes.
 const ROWS: u32 = 16;
@@ -41,10 +41,10 @@ pub(super) struct Products {
     /// Committed groups, the oldest first.
     groups: VecDeque<Vec<Product>>,
     /// Registers of accumulators, and of A, that are in use.
-    accumulators: BTreeSet<Reg>,
-    sources: BTreeSet<Reg>,
+    accumulators: RegisterSet,
+    sources: RegisterSet,
     /// Registers that were written since the last fence; before the first one, all count as that.
-    written: BTreeSet<Reg>,
+    written: RegisterSet,
     fenced: bool,
 }
 
@@ -61,16 +61,16 @@ fn illegal(what: String) -> FaultKind {
 /// Another instruction reads or writes registers that units use.
 pub(super) fn touch(cx: &mut Context<'_, '_>, touches: &[(Reg, bool)]) -> Result<(), Trap> {
     for &(reg, writes) in touches {
-        if cx.warp.loading.contains(&reg) {
+        if cx.warp.loading.contains(reg) {
             return Err(cx.trap_all(FaultKind::UsedBeforeWait { what: "registers of tcgen05.ld used" }));
         }
         let products = &mut cx.warp.products;
-        if products.accumulators.contains(&reg) {
+        if products.accumulators.contains(reg) {
             let what = "registers of an accumulator of wgmma used";
             return Err(cx.trap_all(FaultKind::UsedBeforeWait { what }));
         }
         if writes {
-            if products.sources.contains(&reg) {
+            if products.sources.contains(reg) {
                 let what = "registers of an operand of wgmma overwritten";
                 return Err(cx.trap_all(FaultKind::UsedBeforeWait { what }));
             }
@@ -154,11 +154,11 @@ pub(super) fn start(cx: &mut Context<'_, '_>, op: &Wgmma) -> Result<(), Trap> {
 /// Registers that were written must have been fenced; those of A must not be on their way.
 fn check_registers(cx: &Context<'_, '_>, op: &Wgmma, sources: &[Reg]) -> Result<(), Trap> {
     let products = &cx.warp.products;
-    if !products.fenced || op.d.iter().chain(sources).any(|reg| products.written.contains(reg)) {
+    if !products.fenced || op.d.iter().chain(sources).any(|&reg| products.written.contains(reg)) {
         let what = "registers that wgmma uses were written".into();
         return Err(cx.trap_all(FaultKind::MissingFence { fence: "wgmma.fence", what }));
     }
-    if sources.iter().any(|reg| products.accumulators.contains(reg)) {
+    if sources.iter().any(|&reg| products.accumulators.contains(reg)) {
         let what = "registers of an accumulator of wgmma used";
         return Err(cx.trap_all(FaultKind::UsedBeforeWait { what }));
     }
@@ -195,16 +195,16 @@ pub(super) fn wait(cx: &mut Context<'_, '_>, pending: u32) -> Result<(), Trap> {
     }
     let program = cx.program;
     let products = &mut cx.warp.products;
-    let (mut accumulators, mut sources) = (BTreeSet::new(), BTreeSet::new());
+    products.accumulators.clear();
+    products.sources.clear();
     for product in products.groups.iter().flatten().chain(&products.open) {
         if let Op::Wgmma(op) = &program.code[product.pc as usize].op {
-            accumulators.extend(&op.d);
-            if let WgmmaA::Registers(registers) = op.a {
-                sources.extend(registers);
+            products.accumulators.extend(&op.d);
+            if let WgmmaA::Registers(registers) = &op.a {
+                products.sources.extend(registers);
             }
         }
     }
-    (products.accumulators, products.sources) = (accumulators, sources);
     cx.block.made_progress();
     Ok(())
 }
@@ -217,7 +217,7 @@ fn execute(cx: &mut Context<'_, '_>, product: &Product) {
     let read = |shared: &mut crate::shared::Shared, matrix: &Matrix, negate: bool| {
         for &piece in &matrix.pieces {
             shared.end_read(piece);
-            shared.has_read(thread, piece);
+            shared.has_read(thread, piece, true);
         }
         matrix.elements(negate, |address| shared.peek(address))
     };

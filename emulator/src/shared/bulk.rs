@@ -79,7 +79,9 @@ impl Shared {
         let range = self.check(address, CHUNK, CHUNK)?;
         self.check_free(&range)?;
         let granules = self.granules(&range);
-        self.stamps.write(granules, &Self::agent(&self.clocks, self.warp_size, agent), 0).map_err(race)?;
+        self.stamps
+            .write(granules, &Self::agent(&self.clocks, self.warp_size, agent), 0)
+            .map_err(|conflict| race(&self.clocks, self.warp_size, conflict))?;
         self.state[range].fill(PENDING);
         Ok(())
     }
@@ -96,7 +98,7 @@ impl Shared {
         self.check_settled(&range)?;
         let granules = self.granules(&range);
         let actor = Self::agent(&self.clocks, self.warp_size, agent);
-        self.stamps.read(granules.clone(), &actor).map_err(race)?;
+        self.stamps.read(granules.clone(), &actor).map_err(|conflict| race(&self.clocks, self.warp_size, conflict))?;
         self.check_visible(granules, agent.cause / self.warp_size)?;
         self.reading[(address / CHUNK) as usize] += 1;
         Ok(())
@@ -126,11 +128,11 @@ impl Shared {
         self.reading[(address / CHUNK) as usize] -= 1;
     }
 
-    /// A thread has waited for a read of the chunk that was made for it.
-    pub(crate) fn has_read(&mut self, thread: Thread, address: u32) {
+    /// A thread has waited for a read of the chunk that was made for it; `together`: its whole warp has.
+    pub(crate) fn has_read(&mut self, thread: Thread, address: u32, together: bool) {
         let range = address as usize..(address + CHUNK) as usize;
         let granules = self.granules(&range);
-        self.stamps.has_read(granules, thread, self.clocks.now(thread / self.warp_size));
+        self.stamps.has_read(granules, thread, self.clocks.now(thread / self.warp_size), together);
     }
 
     /// A chunk as it is.
@@ -152,7 +154,7 @@ impl Shared {
         let range = self.check(address, 8, 8)?;
         let granules = self.granules(&range);
         let actor = super::actor(&self.clocks, self.warp_size, thread);
-        self.stamps.check_written(granules, &actor).map_err(race)
+        self.stamps.check_written(granules, &actor).map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
     /// The bytes of an mbarrier are ordinary memory again.

@@ -199,3 +199,44 @@ fn instructions_that_change_nothing_here() {
     let refusal = Kernel::new("sm_90a", 32, "setmaxnreg.dec.sync.aligned.u32 20;").refusal();
     assert!(refusal.contains("multiple of 8 from 24 to 256"), "{refusal}");
 }
+
+/// Each block's warp 0 stores its part, and warp 1 takes a ticket for it; the last block adds the parts up.
+#[test]
+fn what_a_phase_orders_can_be_released_to_other_blocks() {
+    let body = |arrive: &str, wait: &str| {
+        format!(
+            "{} mov.u32 %r4, %ctaid.x; mul.wide.u32 %d4, %r4, 4; add.u64 %d4, %d4, %d1;
+             setp.eq.u32 %p2, %r2, 0; @!%p2 bra $L1;
+             add.u32 %r5, %r4, 10; @%p1 st.global.u32 [%d4+64], %r5; @%p1 {arrive} ret;
+             $L1: {wait} setp.eq.u32 %p3, %r1, 32; @!%p3 ret; atom.acq_rel.gpu.global.add.u32 %r6, [%d1], 1;
+             setp.ne.u32 %p4, %r6, 3; @%p4 ret;
+             ld.global.u32 %r7, [%d1+64]; ld.global.u32 %r8, [%d1+68]; ld.global.u32 %r9, [%d1+72];
+             ld.global.u32 %r10, [%d1+76]; add.u32 %r7, %r7, %r8; add.u32 %r7, %r7, %r9; add.u32 %r7, %r7, %r10;
+             st.global.u32 [%d1+4], %r7;",
+            init(1)
+        )
+    };
+    let arrive = "mbarrier.arrive.shared::cta.b64 _, [%r3];";
+    let run = |arrive: &str, wait: &str| Kernel::new("sm_90", 64, &body(arrive, wait)).blocks(4);
+    assert_eq!(run(arrive, &wait(0)).words(2), [4, 10 + 11 + 12 + 13]);
+    let fault = run(arrive, "").fault("st.global.u32 [%d4+64]");
+    assert!(matches!(fault.kind, FaultKind::GlobalRace { other: Some(_) }), "{fault}");
+    let fault = run(&arrive.replace("arrive", "arrive.relaxed.cta"), &wait(0)).fault("st.global.u32 [%d4+64]");
+    assert!(matches!(fault.kind, FaultKind::GlobalRace { other: Some(_) }), "{fault}");
+}
+
+/// Blocks run on several host threads, and what comes out is the same.
+#[test]
+fn the_number_of_host_threads_changes_nothing() {
+    let arrive = "mbarrier.arrive.shared::cta.b64 _, [%r3];";
+    let results = [1, 2, 5].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let body = message(arrive, &wait(0)).replace("st.global.u32 [%d1], %r5;", "red.global.add.u32 [%d1], %r5;");
+        pool.install(|| {
+            let kernel = Kernel::new("sm_90", 64, &body).blocks(40);
+            (kernel.words(1), format!("{:?}", kernel.sound()))
+        })
+    });
+    assert_eq!(results[0].0, [40 * 32 * 77]);
+    assert!(results.iter().all(|result| *result == results[0]));
+}

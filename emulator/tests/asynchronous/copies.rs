@@ -48,6 +48,19 @@ fn plain_copies_arrive_when_they_are_waited_for() {
     assert!(matches!(run(&one).fault("ld.shared").kind, FaultKind::UsedBeforeWait { .. }));
     let late = one.replace("$S: ", "ld.shared.u32 %r9, [%r4]; bar.sync 1; bra $E; $S: bar.sync 1; $E: ");
     run(&late).sound();
+    // The data has come, for a warp that waited; another one that has not been told knows nothing of it.
+    let untold = one.replace(
+        "$S: ",
+        "bar.arrive 1, 64; bra $E; $S: bar.sync 2, 32; ld.shared.u32 %r9, [%r4]; bar.sync 1, 64; $E: ",
+    );
+    let fault = run(&untold).fault("ld.shared.u32 %r9");
+    assert!(matches!(fault.kind, FaultKind::UsedBeforeWait { .. }), "{fault}");
+    // Expecting and arriving apart.
+    let apart = load(512, PLAIN).replace(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 512;",
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r3], 512; mbarrier.arrive.release.cta.shared::cta.b64 _, [%r3];",
+    );
+    run(&format!("{apart} {WAIT} {}", dump(512))).sound();
     // Too few and too many bytes are expected.
     for expected in [496, 528] {
         let fault = run(&format!("{} {WAIT}", load(expected, PLAIN))).fault("try_wait");

@@ -86,7 +86,7 @@ pub(crate) fn image(
                 128 => row,
                 _ => 0,
             };
-            let piece = offset / 16 ^ exchanged;
+            let piece = (offset / 16) ^ exchanged;
             let at = l * size / width * next + a / 8 * eights + row * width + piece * 16 + offset % 16;
             let (mn, k) = if layout.k_major { (a, l) } else { (l, a) };
             let bits = element.bits(value(mn, k)).to_le_bytes();

@@ -4,6 +4,7 @@
 mod barriers;
 mod copies;
 mod layout;
+mod pipeline;
 mod support;
 mod tensor;
 mod wgmma;

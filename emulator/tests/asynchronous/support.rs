@@ -7,13 +7,14 @@ const OUT: u64 = 1 << 18;
 /// Dynamic shared memory of a kernel.
 pub(crate) const SHARED: u32 = 96 * 1024;
 
-/// A kernel of one block, for `target`: `%d1` is a buffer of zeros that is returned, `%d2` the input, `%d3` the end of
+/// A kernel of one block unless told otherwise, for `target`: `%d1` is a buffer of zeros that is returned, `%d2` the input, `%d3` the end of
 /// the input's first part (where a tensor map may lie), `%r1` the thread, `%r2` its warp, `%r3` shared memory, which
 /// starts at a multiple of 1024. `%p1` holds in thread 0.
 pub(crate) struct Kernel {
     machine: Machine,
     text: String,
     threads: u32,
+    blocks: u32,
     out: u64,
     arguments: [u64; 3],
 }
@@ -31,7 +32,13 @@ impl Kernel {
         );
         let out = machine.alloc(OUT).expect("there is room");
         machine.fill(out, 0, OUT).expect("it was just allocated");
-        Self { machine, text, threads, out, arguments: [out, 0, 0] }
+        Self { machine, text, threads, blocks: 1, out, arguments: [out, 0, 0] }
+    }
+
+    /// Runs so many blocks.
+    pub(crate) fn blocks(mut self, blocks: u32) -> Self {
+        self.blocks = blocks;
+        self
     }
 
     /// Gives it an input, whose address is `%d2`.
@@ -59,7 +66,7 @@ impl Kernel {
 
     fn run(&self) -> Result<Counters, Error> {
         let module = self.machine.load(self.text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
-        self.machine.launch(&module, "k", [1, 1, 1], [self.threads, 1, 1], SHARED, &self.arguments)
+        self.machine.launch(&module, "k", [self.blocks, 1, 1], [self.threads, 1, 1], SHARED, &self.arguments)
     }
 
     /// What the matrix unit and the warps do.

@@ -187,6 +187,10 @@ fn what_is_in_flight_must_not_be_touched() {
     SIMPLE.kernel(&format!("{FENCE} {mma} {END} {write}")).sound();
     let what = fault(&format!("{FENCE} {mma} {write} {END}"), "st.shared");
     assert!(what.contains("overwritten while"), "{what}");
+    // The lanes of a warp have waited together, and may all write what only their warp has read: its rows of A.
+    let own = "and.b32 %r10, %r1, 31; setp.eq.u32 %p2, %r10, 9; mul.lo.u32 %r11, %r2, 2048; add.u32 %r11, %r11, %r3;
+               @%p2 st.shared.u32 [%r11], 0;";
+    SIMPLE.kernel(&format!("{FENCE} {mma} {END} {own}")).sound();
     // Another warp waits for itself, but not for this one.
     let kind =
         SIMPLE.kernel(&format!("{FENCE} {mma} {END} {}", write.replace("bar.sync 0;", ""))).fault("st.shared").kind;
