@@ -4,7 +4,8 @@ use clap::ValueEnum;
 use rayon::prelude::*;
 use splitkv::{DType, KvLens, Problem, Tensor};
 use splitkv_tests::numeric::Format;
-use splitkv_tests::reference::{Attention, View};
+use splitkv_tests::places::{Place, Rows};
+use splitkv_tests::reference::{Attention, Mask, View};
 use splitkv_tests::tolerance::Row;
 
 use crate::arena::{Arena, Set};
@@ -101,15 +102,17 @@ impl Reference {
             let of_row = |&[batch, query, head]: &[usize; 3]| {
                 let q = take(&set.q, problem.sq, head);
                 let attention = Attention {
-                    q: View { values: &q, offset: 0, strides: [0, dim, 0], dim },
-                    k: View { values: &k, offset: 0, strides: [0, dim, 0], dim },
-                    v: View { values: &v, offset: 0, strides: [0, dim_v, 0], dim: dim_v },
-                    sq: problem.sq,
+                    q: View { values: &q, place: &one_head(problem.sq, dim) },
+                    k: View { values: &k, place: &one_head(len, dim) },
+                    v: View { values: &v, place: &one_head(len, dim_v) },
+                    queries: &[problem.sq],
+                    lengths: &[len],
                     heads: 1,
                     kv_heads: 1,
-                    lengths: &[len],
-                    causal: problem.causal,
+                    mask: Mask { causal: problem.causal, ..Mask::default() },
                     scale: f64::from(problem.effective_scale()),
+                    softcap: None,
+                    sinks: None,
                 };
                 let row = Row::new(&attention, [0, query, 0], format(problem.dtype), format(problem.o_dtype));
                 ([batch, query, head], row)
@@ -194,5 +197,16 @@ mod tests {
         let checked = write(&o);
         assert!(checked.wrong.unwrap().starts_with("40 in place of "));
         assert!(checked.error > 30.0);
+    }
+}
+
+/// One head of one sequence, without gaps.
+fn one_head(positions: usize, dim: usize) -> Place {
+    Place {
+        buffer: 0,
+        shape: [1, positions, 1, dim],
+        offset: 0,
+        strides: [positions * dim, dim, dim],
+        rows: Rows::Dense,
     }
 }

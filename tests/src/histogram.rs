@@ -121,7 +121,7 @@ impl Histogram {
     pub fn assert_composition(&self) {
         let least =
             [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0), (PADDED, 10.0), (SHARED_KV, 20.0), (TWO_TILES, 5.0)];
-        let features = Feature::ALL.into_iter().filter(|feature| !Feature::WITHHELD.contains(feature));
+        let features = Feature::ALL.into_iter();
         let features = features.map(|feature| (feature.name(), 10.0));
         for (name, least) in least.into_iter().chain(features) {
             assert!(self.percent(name) >= least, "less than {least} % of the cases have {name}:\n{self}");
