@@ -36,7 +36,7 @@ fn run() -> Result<Vec<f32>> {
     let stream = splitkv::Stream::from_cust(&device, Arc::clone(&own_stream))?;
     let kernels = Kernels::find(device.props().target)?;
     let plan = plan(&problem, &Options::default(), device.props(), kernels.catalogue())?;
-    let tensor = |memory: &DeviceSlice<u16>, shape: [usize; 4]| -> Result<Tensor> {
+    let tensor = |memory: &DeviceSlice<u16>, shape: Vec<usize>| -> Result<Tensor> {
         // SAFETY: the memory is the device's and outlives the work: the stream is waited for below, before the buffers
         // are dropped. Nothing else uses it meanwhile.
         let buffer = unsafe { Buffer::from_raw(&device, memory.as_device_ptr().as_raw(), memory.len() * 2) };
