@@ -1,6 +1,8 @@
 //! Faults that people met in other attention libraries, replayed on each device. The number of a test is its case's;
 //! the whole kind of fault is what has to be impossible.
 
+use std::sync::Mutex;
+
 use splitkv::{
     Buffer, Catalogue, DType, DeviceProps, Error, Executor, HostPartial, Inputs, KvLayout, KvLens, LseBase, Merge,
     Options, PageTable, Partial, Problem, Target, Tensor, merge_on_host, plan,
@@ -12,8 +14,16 @@ use splitkv_tests::launch::{Bits, Launch, plan_case, run};
 use splitkv_tests::numeric::Format;
 use splitkv_tests::places::{Place, Rows};
 use splitkv_tests::reference::{Attention, Mask, View};
-use splitkv_tests::site::{Site, suite};
+use splitkv_tests::site::{self, Site, sites};
 use splitkv_tests::tolerance::Row;
+
+/// While a GPU's stream is captured, no other thread may wait for the device, as copies do: there, one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn suite(name: &str, body: impl Fn(&Site) -> usize) {
+    let _alone = sites().iter().any(|site| !site.is_emulated()).then(|| ALONE.lock());
+    site::suite(name, body);
+}
 
 /// Splits that a small case can be tried with.
 const SPLITS: [Splits; 5] = [Splits::Auto, Splits::Exact(1), Splits::Exact(2), Splits::Exact(7), Splits::Tokens(128)];
