@@ -145,6 +145,17 @@ impl Reference {
     }
 }
 
+/// One head of one sequence, without gaps.
+fn one_head(positions: usize, dim: usize) -> Place {
+    Place {
+        buffer: 0,
+        shape: [1, positions, 1, dim],
+        offset: 0,
+        strides: [positions * dim, dim, dim],
+        rows: Rows::Dense,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,16 +208,5 @@ mod tests {
         let checked = write(&o);
         assert!(checked.wrong.unwrap().starts_with("40 in place of "));
         assert!(checked.error > 30.0);
-    }
-}
-
-/// One head of one sequence, without gaps.
-fn one_head(positions: usize, dim: usize) -> Place {
-    Place {
-        buffer: 0,
-        shape: [1, positions, 1, dim],
-        offset: 0,
-        strides: [positions * dim, dim, dim],
-        rows: Rows::Dense,
     }
 }

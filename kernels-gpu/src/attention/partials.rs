@@ -47,7 +47,7 @@ pub(crate) unsafe fn merge_partials(a: MergeArguments) {
     let mut partial = 0;
     while partial < a.count {
         let lse = lse(partial);
-        bad |= !(lse < f32::INFINITY);
+        bad |= lse.is_nan() || lse == f32::INFINITY;
         max = math::max(max, lse);
         partial += 1;
     }
