@@ -229,7 +229,7 @@ impl Decode {
         for block_shape in choices(&self.block_shapes) {
             for q_tiles in choices(&self.q_tiles) {
                 for &n in &numbers {
-                    let options = Options { splits: Splits::Exact(n), q_tiles, block_shape };
+                    let options = Options { splits: Splits::Exact(n), q_tiles, block_shape, ..Options::default() };
                     match plan_for(session, problem, &options) {
                         Ok(plan) => plans.push(plan),
                         // What nobody asked for by name may be impossible.

@@ -276,7 +276,7 @@ fn by_flag(error: Error) -> anyhow::Error {
 /// What is run, the automatic choice first, and what the planner refuses. A problem that has no plan is an error.
 fn plans(session: &Session, problem: &Problem) -> splitkv::Result<Sweep> {
     let auto = plan_for(session, problem, &Options::default())?;
-    let exactly = |num_splits, q_tiles| Options { splits: Splits::Exact(num_splits), q_tiles, block_shape: None };
+    let exactly = |num_splits, q_tiles| Options { splits: Splits::Exact(num_splits), q_tiles, ..Options::default() };
     let standard = (0..=MOST.ilog2()).map(|power| ("standard", exactly(1 << power, None)));
     let q_tiles2 = ("q_tiles2", exactly(auto.num_splits(), Some(2)));
     let (mut plans, mut refused) = (vec![("auto", auto)], Vec::new());

@@ -28,7 +28,12 @@ fn options() -> impl Strategy<Value = Options> {
     let shape =
         prop_oneof![2 => Just(None), 1 => Just(Some(BlockShape::SplitKv)), 1 => Just(Some(BlockShape::SharedKv))];
     let q_tiles = prop_oneof![2 => Just(None), 1 => Just(Some(1)), 1 => Just(Some(2))];
-    (splits, shape, q_tiles).prop_map(|(splits, block_shape, q_tiles)| Options { splits, q_tiles, block_shape })
+    (splits, shape, q_tiles).prop_map(|(splits, block_shape, q_tiles)| Options {
+        splits,
+        q_tiles,
+        block_shape,
+        ..Options::default()
+    })
 }
 
 /// Head dims: those of kernels, and others that are padded.
@@ -285,7 +290,7 @@ fn two_query_tiles_are_for_many_rows_that_are_not_split() {
     let many = with(&few, |p| p.sq = 8);
     let long = with(&many, |p| (p.batch, p.sk) = (1, 65_536));
     let tiles = |problem: &Problem, splits, q_tiles| {
-        let options = Options { splits, q_tiles, block_shape: Some(BlockShape::SplitKv) };
+        let options = Options { splits, q_tiles, block_shape: Some(BlockShape::SplitKv), ..Options::default() };
         let plan = make_with(problem, &options, &DeviceProps::h200()).unwrap();
         (plan.q_tiles(), plan.num_splits() > 1)
     };
@@ -351,6 +356,35 @@ fn the_smallest_head_dims_that_hold_the_problems_are_taken() {
             assert!(fitting.contains(plan.kernel()), "{fitting:?}");
             assert_eq!(fitting.len(), if [(128, 128), (192, 128)].contains(&kernel) { 4 } else { 2 });
         }
+    }
+}
+
+#[test]
+fn the_workspace_stays_below_its_limit() {
+    // 16 splits of 32 rows, 129 floats each, are what Auto takes here.
+    let (problem, device) = (Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16), DeviceProps::h200());
+    let split = 32 * 129 * 4;
+    let auto = |max_workspace_bytes| {
+        let options = Options { max_workspace_bytes, ..Options::default() };
+        let plan = make_with(&problem, &options, &device).unwrap();
+        (plan.num_splits(), plan.workspace_bytes())
+    };
+    assert_eq!(auto(None), (16, 16 * split));
+    assert_eq!(auto(Some(16 * split)), (16, 16 * split));
+    for most in [8 * split, 8 * split + 1, 9 * split - 1] {
+        let (splits, bytes) = auto(Some(most));
+        assert_eq!(splits, 8, "{most}");
+        assert!(bytes <= most);
+    }
+    assert_eq!(auto(Some(2 * split - 1)), (1, 0));
+    assert_eq!(auto(Some(0)), (1, 0));
+    for splits in [Splits::Exact(4), Splits::Tokens(32_768)] {
+        let options = Options { splits, max_workspace_bytes: Some(4 * split - 1), ..Options::default() };
+        let error = make_with(&problem, &options, &device).unwrap_err().to_string();
+        let expected = format!("max_workspace_bytes: given {}; allowed: at least {}", 4 * split - 1, 4 * split);
+        assert!(error.starts_with(&expected), "{error}");
+        let enough = Options { max_workspace_bytes: Some(4 * split), ..options };
+        assert_eq!(make_with(&problem, &enough, &device).unwrap().num_splits(), 4);
     }
 }
 

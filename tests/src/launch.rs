@@ -100,7 +100,7 @@ pub fn options(case: &Case) -> Options {
         Shape::SplitKv => BlockShape::SplitKv,
         Shape::SharedKv => BlockShape::SharedKv,
     });
-    Options { splits, q_tiles: case.q_tiles, block_shape }
+    Options { splits, q_tiles: case.q_tiles, block_shape, ..Options::default() }
 }
 
 /// The plan of a case.

@@ -235,7 +235,7 @@ fn wild_problems_are_planned_or_refused() {
             .lse(lse);
         problem.scale = scale;
         let (block_shape, q_tiles) = kernel;
-        let options = Options { splits, q_tiles, block_shape };
+        let options = Options { splits, q_tiles, block_shape, ..Options::default() };
         for target in Target::ALL {
             match plan(&problem, &options, &DeviceProps::of(target), &Catalogue::of(target)) {
                 Ok(_) | Err(Error::Argument { .. }) => {}

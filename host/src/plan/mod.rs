@@ -72,10 +72,20 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let variants = catalogue.variants(problem)?;
     let combine = plan_combine(problem, device, catalogue);
     // Auto does not split what cannot be merged.
-    let max_splits = if combine.is_ok() { MAX_SPLITS } else { 1 };
+    let max_splits = match options.max_workspace_bytes {
+        _ if combine.is_err() => 1,
+        None => MAX_SPLITS,
+        // A split's part has the same size whatever their number.
+        Some(most) => (most / workspace_bytes(problem, 2)?.div_ceil(2).max(1)).clamp(1, MAX_SPLITS as usize) as u32,
+    };
     let Choice { variant, work, num_splits, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, max_splits)?;
 
+    let workspace_bytes = workspace_bytes(problem, num_splits)?;
+    if let Some(most) = options.max_workspace_bytes.filter(|&most| workspace_bytes > most) {
+        let allowed = format!("at least {workspace_bytes}, which {num_splits} splits need");
+        return Err(Error::argument("max_workspace_bytes", most, allowed));
+    }
     let units = work.units_per_split() * u64::from(num_splits);
     let vendor = device.target.vendor();
     let threads = variant.geometry.threads;
@@ -98,7 +108,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         waves: work.waves(units),
         attention,
         combine: if num_splits > 1 { Some(combine?) } else { None },
-        workspace_bytes: workspace_bytes(problem, num_splits)?,
+        workspace_bytes,
     })
 }
 
