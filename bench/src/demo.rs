@@ -4,15 +4,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use splitkv::{
     Catalogue, DType, Device, DeviceProps, Error, Executor, Inputs, Kernels, Options, Problem, Splits, Target, plan,
 };
 
+use crate::arena::Arena;
 use crate::counters;
-use crate::inputs::Set;
-use crate::timing::{Timed, alternate};
+use crate::reference::{Check, Reference};
+use crate::timing::{Rounds, Timed, alternate};
+use crate::work::Work;
 
 /// Tokens of the decode on a GPU, and where kernels are interpreted.
 const TOKENS: usize = 131_072;
@@ -63,7 +65,8 @@ impl Demo {
         let plan = plan(&problem, &Options { splits, ..Options::default() }, device.props(), kernels.catalogue())?;
         println!("{plan}");
 
-        let set = Set::new(device, &problem, 1)?;
+        let arena = Arena::new(device, problem.dtype, [(&problem, 1)])?;
+        let set = arena.set(&problem, 0)?;
         set.o.buffer().fill(0xff)?;
         let stream = device.stream()?;
         let mut executor = Executor::new(device, &kernels, &plan)?;
@@ -76,15 +79,22 @@ impl Demo {
         stream.synchronize()?;
         let elapsed = start.elapsed();
         let launches = device.take_counters();
-        let error = set.check(&problem).context("against the reference in f64")?;
-        println!("result   largest error against the reference in f64: {error:.1e}");
+        if let Some(reference) = Reference::new(&arena, &set, &problem, Check::All) {
+            let checked = reference.check(&set)?;
+            if let Some(wrong) = checked.wrong {
+                bail!("wrong against the reference in f64: {wrong}");
+            }
+            println!("result   largest error against the reference in f64: {:.1e}", checked.error);
+        }
         if emulated {
             println!("time     {:.2} s in the emulator, every access checked", elapsed.as_secs_f64());
         } else {
-            let graph = stream.capture(&mut run)?;
-            let micros = alternate(&stream, &[Timed { graph, calls: 1 }])?[0];
-            let bytes = 2 * problem.sk * problem.kv_heads * problem.head_dim_qk * DType::Bf16.size_of();
-            println!("time     {micros:.1} us a call, {:.0} GB/s of KV", bytes as f64 / micros / 1e3);
+            let mut timed = Timed { stream: &stream, graph: stream.capture(&mut run)?, calls: 1 };
+            for micros in alternate(&mut [&mut timed], Rounds::careful(device)) {
+                let micros = micros?;
+                let bandwidth = Work::of(&problem).kv_bytes / micros / 1e3;
+                println!("time     {micros:.1} us a call, {bandwidth:.0} GB/s of KV");
+            }
         }
         if self.counters {
             println!("\n{}", counters::of_launches(&launches));

@@ -2,12 +2,24 @@
 //!
 //! Kernels are found as the library finds them: in `SPLITKV_KERNELS`, or in `target/kernels`.
 
+mod arena;
+mod candidate;
 mod ceiling;
 mod counters;
 mod decode;
 mod demo;
-mod inputs;
+mod output;
+mod peers;
+mod plot;
+mod random;
+mod reference;
+mod report;
+mod session;
+mod split_kv;
 mod timing;
+mod work;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -21,17 +33,25 @@ struct Cli {
 enum Task {
     /// Run a split-KV decode, check it against the reference, print the plan and the result.
     Demo(demo::Demo),
-    /// Time decodes and the card's read ceiling in one run.
+    SplitKv(split_kv::SplitKv),
     Decode(decode::Decode),
     /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
     /// file. Fails if anything did.
     Counters(counters::Counters),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().task {
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
         Task::Demo(demo) => demo.run(),
+        Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
         Task::Counters(counters) => counters.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -95,7 +95,18 @@ impl Counters {
     #[inline]
     pub(crate) fn instruction(&mut self, class: Class) {
         self.instructions += 1;
-        *match class {
+        *self.of(class) += 1;
+    }
+
+    /// The instruction was not executed after all: it will be tried again.
+    pub(crate) fn take_back(&mut self, class: Class) {
+        self.instructions -= 1;
+        *self.of(class) -= 1;
+    }
+
+    #[inline]
+    fn of(&mut self, class: Class) -> &mut u64 {
+        match class {
             Class::Integer => &mut self.integer_instructions,
             Class::Float => &mut self.float_instructions,
             Class::Special => &mut self.special_instructions,
@@ -106,7 +117,7 @@ impl Counters {
             Class::Lane => &mut self.lane_instructions,
             Class::Atomic => &mut self.atomic_instructions,
             Class::Sync => &mut self.sync_instructions,
-        } += 1;
+        }
     }
 }
 

@@ -1,22 +1,20 @@
-//! Runs blocks on the host's cores and schedules the warps of a block. Knows no instruction.
+//! What a program, a launch and a block are. The blocks of a grid run on the host's cores (`grid`), the warps of a
+//! block in turns (`warps`). Knows no instruction.
 
+mod grid;
+mod warps;
+
+pub(crate) use grid::run;
+
+use crate::clocks::Knowledge;
 use crate::counters::Counters;
 use crate::fault::Trap;
-use crate::memory::{Data, Memory, View};
-use crate::order::{OrderedLog, Releases, Segment, find_race};
-use crate::races::{Access, AccessLog, Merged, Race, Site};
-use crate::shared::Shared;
-use crate::{Fault, FaultKind};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-
-/// Instructions that a warp executes before its siblings get a turn, unless it stops earlier.
-const QUANTUM: u32 = 1 << 14;
-/// Instructions of a block's warps without progress after which it waits for ever.
-const PATIENCE: u64 = 1 << 20;
-/// Blocks of an ordered kernel that are resident together.
-const RESIDENT: usize = 64;
+use crate::memory::{Data, View};
+use crate::order::{self, OrderedLog};
+use crate::races::{Access, AccessLog, Site};
+use crate::shared::{Agents, Shared};
+use crate::trace::Tracer;
+use crate::{Fault, FaultKind, TraceKind};
 
 /// One argument of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +38,8 @@ pub(crate) struct KernelInfo {
     pub(crate) static_shared: u32,
     /// Width of the narrowest shared-memory access: 1, 2 or 4 bytes.
     pub(crate) shared_granule: u32,
+    /// Copy and matrix units that are told apart.
+    pub(crate) agents: Agents,
     /// Most threads of a block (`.maxntid`, `max_flat_workgroup_size`).
     pub(crate) max_threads: u32,
     /// Set when what a block does depends on when other blocks run: it takes values from atomics, or waits for
@@ -61,6 +61,22 @@ pub(crate) enum Stop {
         threads: Option<u32>,
         /// Threads of the warp that have arrived.
         arrived: u32,
+        /// Those of them that say yes to a question that the barrier answers.
+        yes: u32,
+        /// Where the warp waits.
+        pc: u32,
+    },
+    /// Has arrived at a barrier of the block and goes on.
+    Arrive {
+        /// The barrier's number.
+        id: u32,
+        /// Threads that the barrier expects.
+        threads: u32,
+        /// Threads of the warp that have arrived.
+        arrived: u32,
+    },
+    /// Can go on only when something else has happened; says so again until it has.
+    Blocked {
         /// Where the warp waits.
         pc: u32,
     },
@@ -75,6 +91,8 @@ pub(crate) enum Stop {
 pub(crate) trait Program: Send + Sync {
     /// State of a warp: registers, program counter, lanes.
     type Warp: Send;
+    /// What the warps of a block share beside memory: barriers, and the units that work asynchronously.
+    type Units: Default + Send;
 
     /// What the engine needs to know.
     fn info(&self) -> &KernelInfo;
@@ -84,7 +102,31 @@ pub(crate) trait Program: Send + Sync {
     fn warp(&self, block: &Block<'_>, index: u32) -> Self::Warp;
 
     /// Executes until the warp stops, at most `budget` instructions.
-    fn run(&self, warp: &mut Self::Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap>;
+    fn run(
+        &self,
+        warp: &mut Self::Warp,
+        block: &mut Block<'_>,
+        units: &mut Self::Units,
+        budget: u32,
+    ) -> Result<Stop, Trap>;
+
+    /// The barrier that the warp waited at is complete; `yes` threads said yes, of `threads`.
+    fn released(&self, _warp: &mut Self::Warp, _yes: u32, _threads: u32) {}
+
+    /// No warp can go on: does asynchronous work that one of them waits for. `false`: there is none.
+    fn settle(&self, _units: &mut Self::Units, _block: &mut Block<'_>) -> Result<bool, Trap> {
+        Ok(false)
+    }
+
+    /// What a blocked warp waits for, in words.
+    fn waits_for(&self, _warp: &Self::Warp, _units: &Self::Units) -> String {
+        String::new()
+    }
+
+    /// All warps have ended: nothing may be left in flight.
+    fn finish(&self, _units: &mut Self::Units, _block: &mut Block<'_>) -> Result<(), Trap> {
+        Ok(())
+    }
 
     /// Text and place of the instruction at `pc`.
     fn locate(&self, pc: u32) -> (String, String);
@@ -102,6 +144,10 @@ pub(crate) struct Launch {
     pub(crate) parameters: Vec<u8>,
     /// Lanes of a warp.
     pub(crate) warp_size: u32,
+    /// Blocks of an ordered kernel that are resident together.
+    pub(crate) resident: u32,
+    /// Linear index of the block whose events are wanted.
+    pub(crate) traced: Option<u64>,
 }
 
 impl Launch {
@@ -148,6 +194,21 @@ impl Log<'_> {
     }
 }
 
+/// What warps of a block leave for those that find it at a barrier in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Left {
+    pub(crate) threads: Knowledge,
+    global: order::Left,
+}
+
+impl Left {
+    /// Adds what lies elsewhere.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.threads.add(&other.threads);
+        self.global.add(&other.global);
+    }
+}
+
 /// What the warps of one block share. Global and shared memory are accessed through it.
 pub(crate) struct Block<'a> {
     pub(crate) launch: &'a Launch,
@@ -155,6 +216,7 @@ pub(crate) struct Block<'a> {
     pub(crate) index: [u32; 3],
     pub(crate) shared: Shared,
     pub(crate) counters: Counters,
+    tracer: Option<Tracer>,
     view: View<'a>,
     log: Log<'a>,
     /// Grows with whatever another thread could notice.
@@ -221,6 +283,38 @@ impl Block<'_> {
         }
     }
 
+    /// Notes an event of a warp, if that is wanted.
+    pub(crate) fn note(&mut self, warp: u32, kind: impl FnOnce(&mut Tracer) -> TraceKind) {
+        if let Some(tracer) = &mut self.tracer {
+            let kind = kind(tracer);
+            tracer.add(self.counters.instructions, warp, self.counters.special_instructions, kind);
+        }
+    }
+
+    /// A warp leaves what it knows for other warps, its own past included.
+    pub(crate) fn release(&mut self, warp: u32, left: &mut Left) {
+        self.shared.release(warp, &mut left.threads);
+        if let Log::Ordered(log) = &mut self.log {
+            log.release(warp, &mut left.global);
+        }
+    }
+
+    /// A warp has found what others have left.
+    pub(crate) fn acquire(&mut self, warp: u32, left: &Left) {
+        self.shared.clocks.acquire(warp, &left.threads);
+        if let Log::Ordered(log) = &mut self.log {
+            log.acquire(warp, &left.global);
+        }
+    }
+
+    /// Warps have met at a barrier.
+    fn meet(&mut self, warps: &[u32]) {
+        self.shared.sync_block(warps);
+        if let Log::Ordered(log) = &mut self.log {
+            log.meet(warps);
+        }
+    }
+
     /// Something happened that another thread of the block can see: a shared store, a copy, an arrival.
     #[inline]
     pub(crate) fn made_progress(&mut self) {
@@ -239,6 +333,8 @@ pub(crate) trait AnyProgram: Send + Sync {
 pub(crate) trait Resident<'a> {
     /// Gives each warp that can run a turn. `true`: the block is done.
     fn advance(&mut self) -> Result<bool, Trap>;
+    /// Instructions since the last progress; other blocks' progress counts too.
+    fn idle(&mut self) -> &mut u64;
     fn into_block(self: Box<Self>) -> Block<'a>;
 }
 
@@ -248,8 +344,7 @@ impl<P: Program> AnyProgram for P {
     }
 
     fn start<'a>(&'a self, block: Block<'a>) -> Box<dyn Resident<'a> + 'a> {
-        let warps = (0..block.launch.warps()).map(|i| (self.warp(&block, i), WarpState::Ready)).collect();
-        Box::new(Warps { program: self, warps, block, idle: 0 })
+        Box::new(warps::Warps::new(self, block))
     }
 
     fn fault(&self, trap: Trap, launch: &Launch, block: [u32; 3]) -> Box<Fault> {
@@ -263,287 +358,6 @@ impl<P: Program> AnyProgram for P {
             thread: trap.thread.map(|thread| launch.thread_index(thread)),
             address: trap.address,
         })
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WarpState {
-    Ready,
-    Waiting { id: u32, threads: Option<u32>, arrived: u32, pc: u32 },
-    Done,
-}
-
-/// The warps of a block and what they share.
-struct Warps<'a, P: Program> {
-    program: &'a P,
-    warps: Vec<(P::Warp, WarpState)>,
-    block: Block<'a>,
-    /// Instructions since the last progress.
-    idle: u64,
-}
-
-impl<'a, P: Program> Resident<'a> for Warps<'a, P> {
-    fn advance(&mut self) -> Result<bool, Trap> {
-        let (progress, instructions) = (self.block.progress, self.block.counters.instructions);
-        let mut running = None;
-        for (warp, state) in &mut self.warps {
-            if *state == WarpState::Ready {
-                *state = match self.program.run(warp, &mut self.block, QUANTUM)? {
-                    Stop::Exit => WarpState::Done,
-                    Stop::Barrier { id, threads, arrived, pc } => WarpState::Waiting { id, threads, arrived, pc },
-                    Stop::Yield { pc } => {
-                        running = Some(pc);
-                        WarpState::Ready
-                    }
-                };
-            }
-        }
-        if self.release_barriers()? || self.block.progress != progress {
-            self.idle = 0;
-            return Ok(false);
-        }
-        let Some(pc) = running else {
-            return self.warps.iter().all(|w| w.1 == WarpState::Done).then_some(true).map_or_else(|| self.stuck(), Ok);
-        };
-        self.idle += self.block.counters.instructions - instructions;
-        if self.idle > PATIENCE {
-            return Err(Trap { kind: FaultKind::WaitsForEver { steps: self.idle }, pc, thread: None, address: None });
-        }
-        Ok(false)
-    }
-
-    fn into_block(self: Box<Self>) -> Block<'a> {
-        self.block
-    }
-}
-
-impl<P: Program> Warps<'_, P> {
-    /// Warps that wait at barrier `id`, and the threads that have arrived with them.
-    fn waiting(&self, barrier: u32) -> (Vec<u32>, u32) {
-        let mut found = (Vec::new(), 0);
-        for (index, (_, state)) in self.warps.iter().enumerate() {
-            if let WarpState::Waiting { id, arrived, .. } = *state
-                && id == barrier
-            {
-                found.0.push(index as u32);
-                found.1 += arrived;
-            }
-        }
-        found
-    }
-
-    /// Lets go the warps whose barrier is complete.
-    fn release_barriers(&mut self) -> Result<bool, Trap> {
-        let mut released = false;
-        for index in 0..self.warps.len() {
-            let WarpState::Waiting { id, threads, .. } = self.warps[index].1 else { continue };
-            let expected = threads.unwrap_or(self.block.launch.threads());
-            let (warps, arrived) = self.waiting(id);
-            if arrived >= expected {
-                for &warp in &warps {
-                    self.warps[warp as usize].1 = WarpState::Ready;
-                }
-                self.block.shared.sync_block(&warps);
-                if let Log::Ordered(log) = &mut self.block.log {
-                    log.meet(&warps);
-                }
-                self.block.counters.barriers += 1;
-                released = true;
-            }
-        }
-        Ok(released)
-    }
-
-    /// No warp can go on, and not all are done: some barrier is never completed.
-    fn stuck(&self) -> Result<bool, Trap> {
-        let (id, threads, pc, index) = (self.warps.iter().enumerate())
-            .find_map(|(index, w)| match w.1 {
-                WarpState::Waiting { id, threads, pc, .. } => Some((id, threads, pc, index)),
-                _ => None,
-            })
-            .expect("a warp that is neither ready nor done waits");
-        let expected = threads.unwrap_or(self.block.launch.threads());
-        let kind = FaultKind::BarrierMissed { barrier: id, waiting: self.waiting(id).1, expected };
-        Err(Trap { kind, pc, thread: Some(index as u32 * self.block.launch.warp_size), address: None })
-    }
-}
-
-/// What the blocks of a launch leave behind, in block order.
-#[derive(Default)]
-struct Outcome {
-    counters: Counters,
-    merged: Merged,
-    /// Blocks done whose predecessors are not all merged yet.
-    early: BTreeMap<u64, AccessLog>,
-    next: u64,
-    /// What the blocks of an ordered kernel did.
-    segments: Vec<Segment>,
-    /// The fault of the lowest block so far.
-    fault: Option<(u64, Box<Fault>)>,
-}
-
-/// A launch while it runs.
-struct Running<'a> {
-    program: &'a dyn AnyProgram,
-    launch: &'a Launch,
-    memory: &'a Memory,
-    allocations: &'a [Arc<crate::memory::Allocation>],
-    /// First block that has not been started.
-    next: AtomicU64,
-    /// Blocks from here on need not run: an earlier one has a fault.
-    limit: AtomicU64,
-    releases: Releases,
-    outcome: Mutex<Outcome>,
-}
-
-impl<'a> Running<'a> {
-    fn shared(&self) -> Shared {
-        let info = self.program.info();
-        let bytes = info.static_shared + self.launch.dynamic_shared;
-        Shared::new(bytes, info.shared_granule, self.launch.warps(), self.launch.warp_size)
-    }
-
-    /// Starts the next block, in `shared` if there is one from a block that is done.
-    fn start(&'a self, shared: Option<Shared>) -> Option<(u64, Box<dyn Resident<'a> + 'a>)> {
-        let linear = self.next.fetch_add(1, Relaxed);
-        if linear >= self.limit.load(Relaxed) {
-            return None;
-        }
-        let mut shared = shared.unwrap_or_else(|| self.shared());
-        shared.begin_block();
-        let block = Block {
-            launch: self.launch,
-            index: self.launch.block_index(linear),
-            shared,
-            counters: Counters::default(),
-            view: View::new(self.memory, self.allocations),
-            log: if self.program.info().ordered {
-                let (warps, warp_size) = (self.launch.warps(), self.launch.warp_size);
-                Log::Ordered(OrderedLog::new(linear, warps, warp_size, &self.releases))
-            } else {
-                Log::Unordered(AccessLog::new(linear))
-            },
-            progress: 0,
-        };
-        Some((linear, self.program.start(block)))
-    }
-
-    fn fail(&self, outcome: &mut Outcome, linear: u64, trap: Trap) {
-        if outcome.fault.as_ref().is_none_or(|f| linear < f.0) {
-            let fault = self.program.fault(trap, self.launch, self.launch.block_index(linear));
-            outcome.fault = Some((linear, fault));
-            self.limit.fetch_min(linear, Relaxed);
-        }
-    }
-
-    /// A race that was found when block `linear` was done; the instruction named may be another block's.
-    fn fail_by_race(&self, outcome: &mut Outcome, linear: u64, race: Race) {
-        let kind = FaultKind::GlobalRace { other: race.other };
-        let Site { pc, thread } = race.site;
-        self.fail(outcome, linear, Trap { kind, pc, thread: Some(thread), address: Some(race.address) });
-        if let Some((found, fault)) = &mut outcome.fault
-            && *found == linear
-        {
-            fault.block = self.launch.block_index(race.block);
-        }
-    }
-
-    /// Takes what a block leaves and returns its shared memory for the next.
-    fn finish(&self, linear: u64, block: Block<'_>) -> Shared {
-        let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
-        let outcome = &mut *outcome;
-        outcome.counters += block.counters;
-        outcome.counters.blocks += 1;
-        match block.log {
-            Log::Ordered(log) => outcome.segments.extend(log.finish()),
-            Log::Unordered(log) => drop(outcome.early.insert(linear, log)),
-        }
-        while let Some(log) = outcome.early.remove(&outcome.next) {
-            if let Err(race) = outcome.merged.merge(log) {
-                self.fail_by_race(outcome, outcome.next, race);
-                break;
-            }
-            outcome.next += 1;
-        }
-        block.shared
-    }
-
-    /// Runs blocks one after the other until there are none.
-    fn run_in_parallel(&'a self) {
-        let mut shared = None;
-        while let Some((linear, mut resident)) = self.start(shared.take()) {
-            let result = loop {
-                match resident.advance() {
-                    Ok(false) => {}
-                    Ok(true) => break Ok(()),
-                    Err(trap) => break Err(trap),
-                }
-            };
-            shared = Some(match result {
-                Ok(()) => self.finish(linear, resident.into_block()),
-                Err(trap) => {
-                    self.fail(&mut self.outcome.lock().expect("no panic while the lock is held"), linear, trap);
-                    resident.into_block().shared
-                }
-            });
-        }
-    }
-
-    /// Runs all blocks on this host thread, `RESIDENT` at a time, in turns.
-    fn run_in_order(&'a self) {
-        let mut residents: Vec<_> = (0..RESIDENT).map_while(|_| self.start(None)).collect();
-        while !residents.is_empty() {
-            let mut still = Vec::with_capacity(residents.len());
-            for (linear, mut resident) in residents {
-                match resident.advance() {
-                    Ok(false) => still.push((linear, resident)),
-                    Ok(true) => still.extend(self.start(Some(self.finish(linear, resident.into_block())))),
-                    Err(trap) => {
-                        return self.fail(
-                            &mut self.outcome.lock().expect("no panic while the lock is held"),
-                            linear,
-                            trap,
-                        );
-                    }
-                }
-            }
-            residents = still;
-        }
-        let mut outcome = self.outcome.lock().expect("no panic while the lock is held");
-        if let Some(race) = find_race(&outcome.segments) {
-            self.fail_by_race(&mut outcome, race.block, race);
-        }
-    }
-}
-
-/// Runs a kernel to its end.
-pub(crate) fn run(program: &dyn AnyProgram, launch: &Launch, memory: &Memory) -> Result<Counters, Box<Fault>> {
-    let allocations = memory.snapshot();
-    let running = Running {
-        program,
-        launch,
-        memory,
-        allocations: &allocations,
-        next: AtomicU64::new(0),
-        limit: AtomicU64::new(launch.blocks()),
-        releases: Releases::default(),
-        outcome: Mutex::default(),
-    };
-    if program.info().ordered {
-        running.run_in_order();
-    } else {
-        let workers = launch.blocks().min(rayon::current_num_threads() as u64);
-        rayon::scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|_| running.run_in_parallel());
-            }
-            running.run_in_parallel();
-        });
-    }
-    let outcome = running.outcome.into_inner().expect("no panic while the lock is held");
-    match outcome.fault {
-        Some((_, fault)) => Err(fault),
-        None => Ok(outcome.counters),
     }
 }
 

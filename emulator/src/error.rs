@@ -72,6 +72,16 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A tensor map cannot be made of that.
+    #[error("tensor map: {argument} is {given}, allowed: {allowed}")]
+    TensorMap {
+        /// Which argument.
+        argument: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
     /// A check found something wrong while the kernel ran.
     #[error(transparent)]
     Fault(#[from] Box<Fault>),

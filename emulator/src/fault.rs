@@ -90,6 +90,20 @@ pub enum FaultKind {
         /// Which accesses met, the other's first.
         what: &'static str,
     },
+    /// Two warps touched the same tensor memory, one writing, with nothing between that orders them.
+    #[error("tensor memory race with thread {other} of the block ({what}) and no synchronisation between")]
+    TensorRace {
+        /// Linear index of a thread of the other warp.
+        other: u32,
+        /// Which accesses met, the other's first.
+        what: &'static str,
+    },
+    /// A rule of tensor memory is broken.
+    #[error("{what}")]
+    TensorMemory {
+        /// The rule, in words.
+        what: String,
+    },
     /// Two blocks touched the same global bytes, one writing, with nothing between that orders them.
     #[error("global memory race with {}, and no release - atomic - acquire between", other_block(.other))]
     GlobalRace {
@@ -131,6 +145,20 @@ pub enum FaultKind {
     WaitsForEver {
         /// Instructions of warps since the last progress.
         steps: u64,
+    },
+    /// All threads that have not ended wait for something that will never come.
+    #[error("no thread of the block can go on: {waits}")]
+    Deadlock {
+        /// Who waits for what.
+        waits: String,
+    },
+    /// Two accesses are in order, but one may not see the other: a fence is missing.
+    #[error("{what}, with no {fence} between")]
+    MissingFence {
+        /// The fence that would do.
+        fence: &'static str,
+        /// The two accesses.
+        what: String,
     },
     /// The kernel stopped itself (trap, unreachable code).
     #[error("the kernel stopped itself")]

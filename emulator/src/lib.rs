@@ -10,8 +10,9 @@
 //! counters whatever the number of host threads. How the parts fit together:
 //!
 //! - `memory` holds allocations with guard zones, and which of their bytes are defined;
-//! - `shared` holds a block's shared memory (LDS) and finds its races; `banks` counts its bank conflicts;
-//! - `races` finds races between blocks in global memory, `order` what orders them, `clocks` how that is known;
+//! - `shared` holds a block's shared memory (LDS); `banks` counts its bank conflicts;
+//! - `stamps` finds races within a block, `races` those between blocks in global memory, `order` what orders blocks,
+//!   `clocks` how order is known;
 //! - `engine` runs blocks and schedules the warps of a block; it knows no instruction;
 //! - an instruction set implements `engine::Program`: it decodes once and executes a warp;
 //! - `cdna` is gfx950.
@@ -29,11 +30,16 @@ mod order;
 mod ptx;
 mod races;
 mod shared;
+mod stamps;
+mod tensor_map;
+mod trace;
 
 pub use counters::Counters;
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
 pub use machine::{Machine, Module};
+pub use tensor_map::{Swizzle, TensorMap};
+pub use trace::{TraceEvent, TraceKind};
 
 /// An architecture whose code can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +78,16 @@ impl Arch {
         match self {
             Self::Sm90 | Self::Sm100 => 227 * 1024,
             Self::Gfx950 => 160 * 1024,
+        }
+    }
+
+    /// Blocks that run at the same time where one can wait for another: one on each multiprocessor of an H200, a B200;
+    /// on gfx950 fewer than there are compute units.
+    pub(crate) const fn resident_blocks(self) -> u32 {
+        match self {
+            Self::Sm90 => 132,
+            Self::Sm100 => 148,
+            Self::Gfx950 => 64,
         }
     }
 

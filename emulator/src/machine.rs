@@ -2,7 +2,7 @@
 
 use crate::engine::{AnyProgram, KernelInfo, Launch};
 use crate::memory::{Memory, Purpose};
-use crate::{Arch, Counters, Error};
+use crate::{Arch, Counters, Error, TraceEvent};
 
 /// Most threads of a block on every device.
 const MAX_THREADS: u32 = 1024;
@@ -147,7 +147,25 @@ impl Machine {
     ) -> Result<Counters, Error> {
         let program = module.find(kernel)?;
         let launch = self.check_launch(module, program.info(), grid, block, shared_bytes, arguments)?;
-        Ok(crate::engine::run(program, &launch, &self.memory)?)
+        Ok(crate::engine::run(program, &launch, &self.memory)?.0)
+    }
+
+    /// As [`launch`](Self::launch), and notes what the matrix unit of one block, by its linear index in the grid, does
+    /// and what the block's warps do meanwhile.
+    #[allow(clippy::too_many_arguments, reason = "a launch, and which block of it")]
+    pub fn trace(
+        &self,
+        module: &Module,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        arguments: &[u64],
+        traced: u64,
+    ) -> Result<Vec<TraceEvent>, Error> {
+        let program = module.find(kernel)?;
+        let launch = self.check_launch(module, program.info(), grid, block, shared_bytes, arguments)?;
+        Ok(crate::engine::run(program, &Launch { traced: Some(traced), ..launch }, &self.memory)?.1)
     }
 
     fn check_launch(
@@ -192,6 +210,7 @@ impl Machine {
             }
             parameters[parameter.offset as usize..][..bytes].copy_from_slice(&cell.to_le_bytes()[..bytes]);
         }
-        Ok(Launch { grid, block, dynamic_shared: shared_bytes, parameters, warp_size: self.arch.warp_size() })
+        let (warp_size, resident) = (self.arch.warp_size(), self.arch.resident_blocks());
+        Ok(Launch { grid, block, dynamic_shared: shared_bytes, parameters, warp_size, resident, traced: None })
     }
 }

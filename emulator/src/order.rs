@@ -12,7 +12,7 @@
 //!
 //! Within a warp, program order counts: a lane's fence covers the whole warp.
 
-use crate::clocks::Clocks;
+use crate::clocks::{self, Clocks};
 use crate::races::{Access, AccessLog, Page, Race, Site};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -38,9 +38,31 @@ fn learn(known: &mut Arc<Knowledge>, more: &Arc<Knowledge>) {
     }
 }
 
+/// Whether `known` holds all of `more`.
+fn covers(known: &Knowledge, more: &Knowledge) -> bool {
+    let of = |(block, clocks): (&u64, &Vec<u32>)| {
+        known.get(block).is_some_and(|mine| mine.iter().zip(clocks).all(|(mine, clock)| mine >= clock))
+    };
+    more.iter().all(of)
+}
+
 /// What releases have left at the addresses of atomics, for all blocks of a launch.
 #[derive(Default)]
 pub(crate) struct Releases(Mutex<HashMap<u64, Arc<Knowledge>>>);
+
+/// What warps leave for others of their block.
+#[derive(Clone, Default)]
+pub(crate) struct Left {
+    clocks: clocks::Knowledge,
+    known: Arc<Knowledge>,
+}
+
+impl Left {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.clocks.add(&other.clocks);
+        learn(&mut self.known, &other.known);
+    }
+}
 
 /// Accesses of one warp between two points where order may change.
 pub(crate) struct Segment {
@@ -77,7 +99,7 @@ impl<'a> OrderedLog<'a> {
     pub(crate) fn new(block: u64, warps: u32, warp_size: u32, releases: &'a Releases) -> Self {
         let open =
             || Open { known: Arc::default(), to_release: None, acquired: Arc::default(), log: AccessLog::new(block) };
-        let clocks = Clocks::new(warps as usize);
+        let clocks = Clocks::new(warps as usize, 0);
         Self { block, warp_size, releases, clocks, warps: (0..warps).map(|_| open()).collect(), segments: Vec::new() }
     }
 
@@ -113,11 +135,9 @@ impl<'a> OrderedLog<'a> {
     /// A fence at the scope of the device or wider.
     pub(crate) fn fence(&mut self, warp: u32, acquire: bool, release: bool) {
         let w = warp as usize;
-        if acquire && !self.warps[w].acquired.is_empty() {
-            self.close(warp);
-            self.clocks.advance(warp);
+        if acquire {
             let acquired = std::mem::take(&mut self.warps[w].acquired);
-            learn(&mut self.warps[w].known, &acquired);
+            self.learn(warp, &acquired);
         }
         if release {
             self.close(warp);
@@ -127,6 +147,28 @@ impl<'a> OrderedLog<'a> {
             learn(&mut known, &Arc::new(Knowledge::from([(self.block, own)])));
             self.warps[w].to_release = Some(known);
         }
+    }
+
+    /// What a warp does from now on comes after what it learns. Asking again and again teaches it nothing.
+    fn learn(&mut self, warp: u32, more: &Arc<Knowledge>) {
+        if !covers(&self.warps[warp as usize].known, more) {
+            self.close(warp);
+            self.clocks.advance(warp);
+            learn(&mut self.warps[warp as usize].known, more);
+        }
+    }
+
+    /// A warp leaves what it knows for others of its block.
+    pub(crate) fn release(&mut self, warp: u32, left: &mut Left) {
+        self.close(warp);
+        self.clocks.release(warp, &mut left.clocks);
+        learn(&mut left.known, &self.warps[warp as usize].known);
+    }
+
+    /// A warp finds what others of its block have left.
+    pub(crate) fn acquire(&mut self, warp: u32, left: &Left) {
+        self.clocks.acquire(warp, &left.clocks);
+        self.learn(warp, &left.known);
     }
 
     /// These warps have met at a barrier.
@@ -176,10 +218,10 @@ pub(crate) fn find_race(segments: &[Segment]) -> Option<Race> {
                 if first.block == second.block || j < i && other.is_written() {
                     continue;
                 }
-                if let Some(race) = page.race(other, number, (Some(first.block), Some(second.block)))
-                    && found.is_none_or(|found| race.address < found.address)
-                    && !first.before(second)
+                if !first.before(second)
                     && !second.before(first)
+                    && let Some(race) = page.race(other, number, (Some(first.block), Some(second.block)))
+                    && found.is_none_or(|found| race.address < found.address)
                 {
                     found = Some(race);
                 }

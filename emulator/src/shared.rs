@@ -1,59 +1,73 @@
-//! A block's shared memory (LDS): bytes, which of them are defined or in flight, and races between threads.
-//!
-//! Races are found with [clocks](crate::clocks): each access leaves a stamp (thread, clock of its warp). An access
-//! that meets a stamp of another thread beyond what its warp knows, one of the two writing, is a race.
+//! A block's shared memory (LDS): bytes, which of them are defined or in flight, and races between threads (see
+//! [`crate::stamps`]). What the copy and matrix units do with it is in `bulk`.
 
-use crate::clocks::Clocks;
+mod bulk;
+
+pub(crate) use bulk::{Agent, Agents, CHUNK};
+
+use crate::clocks::{Clocks, Knowledge};
+use crate::stamps::{ATOMIC, Actor, Conflict, LAST_CLOCK, Stamps};
 use crate::{FaultKind, memory::Data};
+use std::ops::Range;
 
 const DEFINED: u8 = 1;
+/// An asynchronous copy writes the byte: nobody may touch it.
 const PENDING: u8 = 2;
+/// The byte belongs to an mbarrier: nobody may touch it otherwise.
+const BARRIER: u8 = 4;
 /// The same for four bytes at once.
 const ALL_DEFINED: u32 = u32::from_le_bytes([DEFINED; 4]);
-const ALL_PENDING: u32 = u32::from_le_bytes([PENDING; 4]);
-
-/// Stamps of writes are `clock << 11 | atomic << 10 | thread`, those of reads `clock << 11 | lane`; 0 is no access.
-const CLOCK_SHIFT: u32 = 11;
-const ATOMIC: u32 = 1 << 10;
-const THREAD: u32 = ATOMIC - 1;
-const LAST_CLOCK: u32 = u32::MAX >> CLOCK_SHIFT;
-/// In place of a lane: several lanes of the warp read.
-const SEVERAL: u32 = THREAD;
+const ALL_TAKEN: u32 = u32::from_le_bytes([PENDING | BARRIER; 4]);
 
 /// Shared memory of the blocks that one host thread runs, one after the other.
 pub(crate) struct Shared {
     bytes: Vec<u8>,
-    /// `DEFINED | PENDING`, one a byte.
+    /// `DEFINED | PENDING | BARRIER`, one a byte.
     state: Vec<u8>,
+    /// Asynchronous reads in flight, for each [`bulk::CHUNK`]; empty if the kernel has none.
+    reading: Vec<u16>,
+    /// For each thread, up to which of its clocks it has fenced its accesses for the asynchronous proxy.
+    fenced: Vec<u32>,
     /// log2 of the bytes that share a stamp: the narrowest access of the kernel.
     granule: u32,
     warp_size: u32,
-    warps: usize,
-    /// Stamp of each granule's last write.
-    writes: Vec<u32>,
-    /// Stamps of each granule's last reads, one a warp: `reads[granule * warps + warp]`.
-    reads: Vec<u32>,
-    clocks: Clocks,
+    stamps: Stamps,
+    pub(crate) clocks: Clocks,
 }
 
 /// Who accesses: the linear index of the thread in its block.
 type Thread = u32;
 
+/// A thread that accesses for itself.
+#[inline]
+fn actor(clocks: &Clocks, warp_size: u32, thread: Thread) -> Actor<'_> {
+    let warp = thread / warp_size;
+    Actor { thread, cause: thread, clock: clocks.now(warp), known: clocks.all_known(warp) }
+}
+
+/// What two accesses that are not in order are. Who meets an agent has not waited for it.
+fn race(clocks: &Clocks, warp_size: u32, conflict: Conflict) -> FaultKind {
+    if clocks.is_agent(conflict.other / warp_size) {
+        return FaultKind::UsedBeforeWait { what: "shared memory that the copy or matrix unit reads or writes used" };
+    }
+    FaultKind::SharedRace { other: conflict.other, what: conflict.what }
+}
+
 impl Shared {
-    /// `granule_bytes` is the width of the kernel's narrowest shared access: 1, 2 or 4.
-    pub(crate) fn new(bytes: u32, granule_bytes: u32, warps: u32, warp_size: u32) -> Self {
-        let (bytes, warps) = (bytes as usize, warps as usize);
+    /// `granule_bytes` is the width of the kernel's narrowest shared access: 1, 2 or 4; `agents` are the copy and
+    /// matrix units that it uses.
+    pub(crate) fn new(bytes: u32, granule_bytes: u32, warps: u32, warp_size: u32, agents: Agents) -> Self {
+        let (bytes, width, none) = (bytes as usize, (warps + agents.readers) as usize, agents == Agents::NONE);
         let granule = granule_bytes.clamp(1, 4).ilog2();
-        let granules = bytes.div_ceil(1 << granule);
         Self {
             bytes: vec![0; bytes],
             state: vec![0; bytes],
+            reading: if none { Vec::new() } else { vec![0; bytes.div_ceil(bulk::CHUNK as usize)] },
+            fenced: if none { Vec::new() } else { vec![0; (warps * warp_size) as usize] },
             granule,
             warp_size,
-            warps,
-            writes: vec![0; granules],
-            reads: vec![0; granules * warps],
-            clocks: Clocks::new(warps),
+            stamps: Stamps::new(bytes.div_ceil(1 << granule), width, warp_size),
+            clocks: Clocks::new(warps as usize, (agents.readers + agents.writers) as usize),
         }
     }
 
@@ -66,6 +80,8 @@ impl Shared {
     pub(crate) fn begin_block(&mut self) {
         self.bytes.fill(0);
         self.state.fill(0);
+        self.reading.fill(0);
+        self.fenced.fill(0);
         if self.clocks.latest() > LAST_CLOCK / 2 {
             self.forget_accesses();
         } else {
@@ -74,8 +90,8 @@ impl Shared {
     }
 
     fn forget_accesses(&mut self) {
-        self.writes.fill(0);
-        self.reads.fill(0);
+        self.stamps.forget();
+        self.fenced.fill(0);
         self.clocks.begin_after(0);
     }
 
@@ -92,15 +108,22 @@ impl Shared {
         self.clocks.meet(warps);
     }
 
-    /// After two million synchronisations: starts again rather than mistake old stamps for new ones.
+    /// A warp leaves what it knows, its own past included.
+    pub(crate) fn release(&mut self, warp: u32, left: &mut Knowledge) {
+        self.make_room();
+        self.clocks.release(warp, left);
+    }
+
+    /// After a million synchronisations: starts again rather than mistake old stamps for new ones.
     fn make_room(&mut self) {
-        if self.clocks.latest() == LAST_CLOCK {
+        // Some fences advance a clock without asking for room.
+        if self.clocks.latest() >= LAST_CLOCK - 1024 {
             self.forget_accesses();
         }
     }
 
-    #[inline]
-    fn check(&self, address: u32, bytes: u32, align: u32) -> Result<std::ops::Range<usize>, FaultKind> {
+    #[inline(always)]
+    fn check(&self, address: u32, bytes: u32, align: u32) -> Result<Range<usize>, FaultKind> {
         let end = u64::from(address) + u64::from(bytes);
         if end > self.bytes.len() as u64 {
             return Err(FaultKind::SharedOutOfBounds { bytes, size: self.size() });
@@ -111,68 +134,26 @@ impl Shared {
         Ok(address as usize..end as usize)
     }
 
-    fn granules(&self, bytes: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+    fn granules(&self, bytes: &Range<usize>) -> Range<usize> {
         bytes.start >> self.granule..((bytes.end - 1) >> self.granule) + 1
-    }
-
-    fn stamp(&self, thread: Thread) -> u32 {
-        self.clocks.now(thread / self.warp_size) << CLOCK_SHIFT | thread
-    }
-
-    /// The thread of a stamp, if what it did is not ordered before what `thread` does now.
-    #[inline]
-    fn unordered(&self, stamp: u32, thread: Thread) -> Option<u32> {
-        let other = stamp & THREAD;
-        if stamp == 0 || other == thread {
-            return None;
-        }
-        let known = self.clocks.known(thread / self.warp_size, other / self.warp_size);
-        (stamp >> CLOCK_SHIFT > known).then_some(other)
     }
 
     /// Records a read of `granules` and checks it against writes.
     #[inline]
-    fn record_read(&mut self, granules: std::ops::Range<usize>, thread: Thread) -> Result<(), FaultKind> {
-        let (warp, lane) = (thread / self.warp_size, thread % self.warp_size);
-        let clock = self.clocks.now(warp);
-        for granule in granules {
-            if let Some(other) = self.unordered(self.writes[granule], thread) {
-                return Err(FaultKind::SharedRace { other, what: "write, then read" });
-            }
-            let read = &mut self.reads[granule * self.warps + warp as usize];
-            let joined = *read >> CLOCK_SHIFT == clock && *read & THREAD != lane;
-            *read = clock << CLOCK_SHIFT | if joined { SEVERAL } else { lane };
-        }
-        Ok(())
+    fn record_read(&mut self, granules: Range<usize>, thread: Thread) -> Result<(), FaultKind> {
+        let read = self.stamps.read(granules, &actor(&self.clocks, self.warp_size, thread));
+        read.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
-    /// Records a write of `granules` and checks it against reads and writes; `atomic` is `ATOMIC` or 0.
+    /// Records a write of `granules` and checks it against reads and writes; `atomic` is [`ATOMIC`] or 0.
     #[inline]
-    fn record_write(&mut self, granules: std::ops::Range<usize>, thread: Thread, atomic: u32) -> Result<(), FaultKind> {
-        let (warp, lane) = ((thread / self.warp_size) as usize, thread % self.warp_size);
-        let stamp = self.stamp(thread) | atomic;
-        for granule in granules {
-            let write = self.writes[granule];
-            if let Some(other) = self.unordered(write, thread)
-                && write & atomic == 0
-            {
-                return Err(FaultKind::SharedRace { other, what: "write, then write" });
-            }
-            let reads = &self.reads[granule * self.warps..][..self.warps];
-            for (v, (&read, &known)) in reads.iter().zip(self.clocks.all_known(warp)).enumerate() {
-                let reader = read & THREAD;
-                if read >> CLOCK_SHIFT > known && (v != warp || reader != lane) {
-                    let other = v as u32 * self.warp_size + if reader == SEVERAL { 0 } else { reader };
-                    return Err(FaultKind::SharedRace { other, what: "read, then write" });
-                }
-            }
-            self.writes[granule] = stamp;
-        }
-        Ok(())
+    fn record_write(&mut self, granules: Range<usize>, thread: Thread, atomic: u32) -> Result<(), FaultKind> {
+        let written = self.stamps.write(granules, &actor(&self.clocks, self.warp_size, thread), atomic);
+        written.map_err(|conflict| race(&self.clocks, self.warp_size, conflict))
     }
 
-    #[inline]
-    fn get(&self, range: std::ops::Range<usize>) -> Data {
+    #[inline(always)]
+    fn get(&self, range: Range<usize>) -> Data {
         let mut data = Data::default();
         let (words, rest) = self.bytes[range.clone()].as_chunks::<4>();
         for (to, from) in data.words.iter_mut().zip(words) {
@@ -190,7 +171,7 @@ impl Shared {
     }
 
     #[inline]
-    fn set(&mut self, range: std::ops::Range<usize>, data: Data, pending: u8) {
+    fn set(&mut self, range: Range<usize>, data: Data, pending: u8) {
         let (words, rest) = self.bytes[range.clone()].as_chunks_mut::<4>();
         for (to, from) in words.iter_mut().zip(data.words) {
             *to = from.to_le_bytes();
@@ -205,13 +186,26 @@ impl Shared {
         rest.fill(state(words.len()));
     }
 
-    fn check_settled(&self, range: &std::ops::Range<usize>) -> Result<(), FaultKind> {
+    #[inline(always)]
+    fn check_settled(&self, range: &Range<usize>) -> Result<(), FaultKind> {
         let (words, rest) = self.state[range.clone()].as_chunks::<4>();
-        let pending = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_PENDING != 0);
-        if pending || rest.iter().any(|s| s & PENDING != 0) {
-            return Err(FaultKind::UsedBeforeWait { what: "asynchronous copy to shared memory used" });
+        let taken = words.iter().any(|s| u32::from_le_bytes(*s) & ALL_TAKEN != 0);
+        if taken || rest.iter().any(|s| s & (PENDING | BARRIER) != 0) { Err(self.taken(range)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn taken(&self, range: &Range<usize>) -> FaultKind {
+        if self.state[range.clone()].iter().any(|s| s & PENDING != 0) {
+            return FaultKind::UsedBeforeWait { what: "asynchronous copy to shared memory used" };
         }
-        Ok(())
+        FaultKind::Illegal { what: "an ordinary access to an mbarrier".into() }
+    }
+
+    /// As [`check_settled`](Self::check_settled), and no asynchronous read is in flight either.
+    #[inline]
+    fn check_free(&self, range: &Range<usize>) -> Result<(), FaultKind> {
+        self.check_settled(range)?;
+        if self.reading.is_empty() { Ok(()) } else { self.check_not_read(range) }
     }
 
     /// Loads 1, 2, 4, 8, 12 or 16 bytes; `align` is a power of two.
@@ -260,7 +254,7 @@ impl Shared {
         (data, pending): (Data, u8),
     ) -> Result<(), FaultKind> {
         let range = self.check(address, bytes, align)?;
-        self.check_settled(&range)?;
+        self.check_free(&range)?;
         self.record_write(self.granules(&range), thread, 0)?;
         self.set(range, data, pending);
         Ok(())
@@ -268,11 +262,20 @@ impl Shared {
 
     /// The thread has waited for its asynchronous store of these bytes: they are as if it had written them now.
     pub(crate) fn finish_async(&mut self, thread: Thread, address: u32, bytes: u32) {
-        let range = address as usize..(address + bytes) as usize;
-        let stamp = self.stamp(thread);
-        let granules = self.granules(&range);
-        self.writes[granules].fill(stamp);
-        for state in &mut self.state[range] {
+        self.stamp_async(thread, address, bytes);
+        self.settle_async(address, bytes);
+    }
+
+    /// The thread leaves its asynchronous store of these bytes to others, who may wait for it: for them it is as if it
+    /// had been made now.
+    pub(crate) fn stamp_async(&mut self, thread: Thread, address: u32, bytes: u32) {
+        let granules = self.granules(&(address as usize..(address + bytes) as usize));
+        self.stamps.written(granules, thread, self.clocks.now(thread / self.warp_size));
+    }
+
+    /// The asynchronous store of these bytes is done.
+    pub(crate) fn settle_async(&mut self, address: u32, bytes: u32) {
+        for state in &mut self.state[address as usize..(address + bytes) as usize] {
             *state &= !PENDING;
         }
     }
@@ -287,7 +290,7 @@ impl Shared {
         update: impl FnOnce(u64) -> Option<u64>,
     ) -> Result<(u64, bool), FaultKind> {
         let range = self.check(address, bytes, bytes)?;
-        self.check_settled(&range)?;
+        self.check_free(&range)?;
         self.record_write(self.granules(&range), thread, ATOMIC)?;
         let data = self.get(range.clone());
         let high = if bytes == 8 { u64::from(data.words[1]) << 32 } else { 0 };
@@ -307,7 +310,7 @@ mod tests {
     const ONE: Data = Data { words: [1, 2, 3, 4], undefined: 0 };
 
     fn shared() -> Shared {
-        let mut shared = Shared::new(1024, 4, 2, 32);
+        let mut shared = Shared::new(1024, 4, 2, 32, Agents::NONE);
         shared.begin_block();
         shared
     }
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn order_passes_from_warp_to_warp() {
-        let mut s = Shared::new(64, 4, 3, 32);
+        let mut s = Shared::new(64, 4, 3, 32, Agents::NONE);
         s.begin_block();
         s.write(0, 0, 4, 4, ONE).unwrap();
         s.sync_block(&[0, 1]);
@@ -364,7 +367,7 @@ mod tests {
 
     #[test]
     fn narrow_granules_do_not_invent_races() {
-        let mut s = Shared::new(64, 2, 1, 32);
+        let mut s = Shared::new(64, 2, 1, 32, Agents::NONE);
         s.begin_block();
         s.write(0, 0, 2, 2, ONE).unwrap();
         s.write(1, 2, 2, 2, ONE).unwrap();

@@ -115,6 +115,19 @@ fn lds_widths() {
     }
 }
 
+/// The address register may be the first one that is written.
+#[test]
+fn a_pair_of_reads_over_their_address() {
+    let before = Registers::new().with(8, |l| 16 * l).with(12, |l| 0x1000 + l).with(13, |l| 0x2000 + l);
+    let after = before.execute(
+        "ds_write_b64 v8, v[12:13]
+         ds_read2_b32 v[8:9], v8 offset1:1",
+    );
+    for l in 0..64 {
+        assert_eq!((after.v[8][l], after.v[9][l]), (0x1000 + l as u32, 0x2000 + l as u32));
+    }
+}
+
 /// Rows of a row-major tile become columns: `rows` x 16 elements for each 16 lanes.
 #[test]
 fn transposing_reads() {

@@ -1,14 +1,22 @@
 //! One call for the common case.
 
-use crate::{DType, Descale, Device, Error, Executor, Inputs, Kernels, KvLens, Options, Problem, Result, Tensor, plan};
+use crate::{
+    DType, Descale, Device, Error, Executor, Inputs, Kernels, KvLens, Options, Problem, Result, Tensor, Window, plan,
+};
 
 /// What [`attention`] computes beside the tensors' shapes.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionOptions {
     /// Whether query `i` sees only the keys `j <= i + len - sq`.
     pub causal: bool,
+    /// Further bounds of what a query sees.
+    pub window: Window,
     /// Factor of the scores; `None`: `1 / sqrt(head_dim_qk)`.
     pub scale: Option<f32>,
+    /// `Some(cap)`: scores become `cap * tanh(score / cap)` before the mask.
+    pub softcap: Option<f32>,
+    /// One more logit of each head, without a value: f32 `[heads]`.
+    pub sink: Option<Tensor>,
     /// KV length of each sequence; `None`: all of K and V.
     pub kv_lens: Option<Vec<u32>>,
     /// Whether LSE is wanted.
@@ -26,7 +34,7 @@ pub struct AttentionOptions {
 ///
 /// `q` is `[batch, sq, heads, head_dim_qk]`, `k` `[batch, sk, kv_heads, head_dim_qk]`, `v` `[batch, sk, kv_heads,
 /// head_dim_v]`. Plans, allocates and loads anew each time (loaded kernels stay in `kernels`): to run often, make a
-/// [`Plan`](crate::Plan) and an [`Executor`] once.
+/// [`Plan`](crate::Plan) and an [`Executor`] once; packed sequences and pages are theirs too.
 ///
 /// # Errors
 /// [`Error::Argument`], which names the tensor or the option; [`Error::OutOfMemory`]; what the driver says.
@@ -47,11 +55,9 @@ pub fn attention(
         false => None,
     };
     let stream = device.stream()?;
-    let [q_descale, k_descale, v_descale] = match &options.descales {
-        Some(descales) => descales.each_ref().map(Some),
-        None => [None; 3],
-    };
-    let inputs = Inputs { lse: lse.as_ref(), q_descale, k_descale, v_descale, ..Inputs::new(q, k, v, &o) };
+    let [q_descale, k_descale, v_descale] = options.descales.as_ref().map_or([None; 3], |all| all.each_ref().map(Some));
+    let sink = options.sink.as_ref();
+    let inputs = Inputs { lse: lse.as_ref(), sink, q_descale, k_descale, v_descale, ..Inputs::new(q, k, v, &o) };
     Executor::new(device, kernels, &plan)?.run(&stream, &inputs)?;
     stream.synchronize()?;
     Ok((o, lse))
@@ -65,7 +71,10 @@ fn problem(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions) -> Re
     let mut problem = Problem {
         head_dim_v,
         causal: options.causal,
+        window: options.window,
         scale: options.scale,
+        softcap: options.softcap,
+        sink: options.sink.is_some(),
         kv_lens: options.kv_lens.clone().map_or(KvLens::Full, KvLens::Host),
         lse: options.lse,
         ..Problem::new(batch, heads, kv_heads, sq, sk, head_dim_qk, q.dtype())

@@ -2,7 +2,7 @@
 
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, Operand, Role, Target};
 
-use crate::{Error, Problem, Result};
+use crate::{Error, KvLayout, Problem, Result};
 
 /// The kernels that a planner may choose from, all for one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub(crate) struct Variant {
     pub(crate) head_dim_v: usize,
     pub(crate) shape: BlockShape,
     pub(crate) q_tiles: u32,
+    pub(crate) paged: bool,
 }
 
 impl Variant {
@@ -71,12 +72,25 @@ impl Catalogue {
         combine.copied().ok_or_else(|| Error::argument("catalogue", "no combine kernel", "one, to merge splits"))
     }
 
+    /// The kernel that merges a caller's partial results.
+    pub(crate) fn merge(&self) -> Result<Kernel> {
+        let merge = self.kernels.iter().find(|kernel| kernel.role == Role::Merge);
+        merge.copied().ok_or_else(|| Error::argument("kernels", "no merge kernel", "one"))
+    }
+
     /// [`Catalogue::fitting`]'s kernels, those that split the KV over warps and fewest query tiles first.
     pub(crate) fn variants(&self, problem: &Problem) -> Result<Vec<Variant>> {
         let of_dtype: Vec<_> = self.attention().filter(|a| Some(a.operand) == problem.dtype.operand()).collect();
         if of_dtype.is_empty() {
             let allowed = self.names(self.attention().map(|a| format!("{:?}", a.operand).to_lowercase()));
             return Err(Error::argument("dtype", problem.dtype, allowed));
+        }
+        let paged = matches!(problem.kv, KvLayout::Paged { .. });
+        let of_dtype: Vec<_> = of_dtype.into_iter().filter(|a| a.paged == paged).collect();
+        if of_dtype.is_empty() {
+            let layout = if paged { "paged" } else { "not paged" };
+            let allowed = self.names(self.attention().map(|a| if a.paged { "paged" } else { "not paged" }.to_owned()));
+            return Err(Error::argument("kv", layout, allowed));
         }
         let dims = (problem.head_dim_qk, problem.head_dim_v);
         let most_qk = of_dtype.iter().map(|a| a.head_dim_qk).max().unwrap_or(0);
@@ -99,7 +113,7 @@ impl Catalogue {
 
     fn attention(&self) -> impl Iterator<Item = Variant> + '_ {
         self.kernels.iter().filter_map(|&kernel| match kernel.role {
-            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => Some(Variant {
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, paged } => Some(Variant {
                 kernel,
                 geometry: kernel.geometry(self.target.vendor())?,
                 operand,
@@ -107,8 +121,9 @@ impl Catalogue {
                 head_dim_v: head_dim_v as usize,
                 shape,
                 q_tiles,
+                paged,
             }),
-            Role::Combine | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Read { .. } => None,
         })
     }
 

@@ -4,33 +4,56 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, STATUS_BAD_LENGTH};
+use kernels_gpu::abi::{
+    AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, STATUS_BAD_LENGTH,
+    STATUS_BAD_LSE, STATUS_BAD_OFFSETS, STATUS_BAD_PAGE,
+};
 
 use crate::driver::{Handle, LaunchCall};
 use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
-use crate::{Buffer, DType, Descale, Device, Error, Kernels, KvLens, Launch, Plan, Result, Stream, Tensor};
+use crate::{
+    Buffer, DType, Descale, Device, Error, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan, Problem,
+    Queries, Result, Stream, Tensor,
+};
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
 const ALIGNMENT: usize = 16;
 
 /// The tensors of a run. Shapes and types are those of [`Problem`](crate::Problem); the last dimension is
-/// contiguous, and every row starts at a multiple of 16 bytes. O and LSE overlap nothing else.
+/// contiguous, and every row starts at a multiple of 16 bytes. O and LSE overlap nothing else. [`Inputs::new`] makes one
+/// with what every problem has:
+///
+/// ```
+/// # use splitkv::{Inputs, Tensor};
+/// # fn inputs<'a>(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, o: &'a Tensor, lse: &'a Tensor) -> Inputs<'a> {
+/// Inputs { lse: Some(lse), ..Inputs::new(q, k, v, o) }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// `[batch, sq, heads, head_dim_qk]`.
+    /// `[batch, sq, heads, head_dim_qk]`, or as [`Queries`] says.
     pub q: &'a Tensor,
-    /// `[batch, sk, kv_heads, head_dim_qk]`.
+    /// `[batch, sk, kv_heads, head_dim_qk]`, or as [`KvLayout`] says.
     pub k: &'a Tensor,
-    /// `[batch, sk, kv_heads, head_dim_v]`.
+    /// `[batch, sk, kv_heads, head_dim_v]`, or as [`KvLayout`] says.
     pub v: &'a Tensor,
-    /// Written: `[batch, sq, heads, head_dim_v]`.
+    /// Written: `[batch, sq, heads, head_dim_v]`, or as [`Queries`] says.
     pub o: &'a Tensor,
-    /// Written where the problem asks for it, and only then: f32 `[batch, heads, sq]` without gaps.
+    /// Written where the problem asks for it, and only then: f32 `[batch, heads, sq]`, or `[heads, total]` of packed
+    /// queries, without gaps.
     pub lse: Option<&'a Tensor>,
     /// With [`KvLens::Device`], and only then: i32 `[batch]` without gaps.
     pub kv_lens: Option<&'a Tensor>,
+    /// With packed queries and [`Offsets::Device`], and only then: i32 `[batch + 1]` without gaps.
+    pub cu_seqlens_q: Option<&'a Tensor>,
+    /// With packed KV and [`Offsets::Device`], and only then: i32 `[batch + 1]` without gaps.
+    pub cu_seqlens_kv: Option<&'a Tensor>,
+    /// With [`PageTable::Device`], and only then: i32 `[batch, width]`, the last dimension without gaps.
+    pub page_table: Option<&'a Tensor>,
+    /// With a sink, and only then: f32 `[heads]` without gaps, natural logits; minus infinity is none.
+    pub sink: Option<&'a Tensor>,
     /// With e4m3, and only then: what Q's elements are to be multiplied by, f32 `[1]` or `[batch, kv_heads]` without
     /// gaps, as [`Problem::q_descale`](crate::Problem::q_descale) says.
     pub q_descale: Option<&'a Tensor>,
@@ -43,7 +66,35 @@ pub struct Inputs<'a> {
 impl<'a> Inputs<'a> {
     /// These tensors, and none of those that only some problems have.
     pub fn new(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, o: &'a Tensor) -> Self {
-        Self { q, k, v, o, lse: None, kv_lens: None, q_descale: None, k_descale: None, v_descale: None }
+        Self {
+            q,
+            k,
+            v,
+            o,
+            lse: None,
+            kv_lens: None,
+            cu_seqlens_q: None,
+            cu_seqlens_kv: None,
+            page_table: None,
+            sink: None,
+            q_descale: None,
+            k_descale: None,
+            v_descale: None,
+        }
+    }
+
+    /// Those that a kernel reads beside Q, K and V, by name.
+    fn read(&self) -> [(&'static str, Option<&'a Tensor>); 8] {
+        [
+            ("kv_lens", self.kv_lens),
+            ("cu_seqlens_q", self.cu_seqlens_q),
+            ("cu_seqlens_kv", self.cu_seqlens_kv),
+            ("page_table", self.page_table),
+            ("sink", self.sink),
+            ("q_descale", self.q_descale),
+            ("k_descale", self.k_descale),
+            ("v_descale", self.v_descale),
+        ]
     }
 }
 
@@ -58,21 +109,86 @@ pub struct Executor {
     attention: Arc<LoadedKernel>,
     combine: Option<Arc<LoadedKernel>>,
     workspace: Buffer,
-    /// Lengths that the plan knew.
-    kv_lens: Option<Buffer>,
+    /// What the plan knew.
+    known: Known,
     status: Buffer,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
 }
 
+/// Lengths, offsets and pages that the plan knew, on the device.
+struct Known {
+    kv_lens: Option<Buffer>,
+    cu_seqlens_q: Option<Buffer>,
+    cu_seqlens_kv: Option<Buffer>,
+    page_table: Option<Buffer>,
+}
+
+impl Known {
+    fn new(device: &Device, problem: &Problem) -> Result<Self> {
+        let upload = |values: Option<&[u32]>| -> Result<Option<Buffer>> {
+            let Some(values) = values else { return Ok(None) };
+            let buffer = Buffer::new(device, size_of_val(values))?;
+            buffer.write(0, bytemuck::cast_slice(values))?;
+            Ok(Some(buffer))
+        };
+        let kv_lens = match &problem.kv_lens {
+            KvLens::Host(lens) => Some(lens.as_slice()),
+            KvLens::Full | KvLens::Device => None,
+        };
+        let cu_seqlens_q = match &problem.queries {
+            Queries::Packed { cu_seqlens, .. } => cu_seqlens.on_host(),
+            Queries::Dense => None,
+        };
+        let (cu_seqlens_kv, page_table) = match &problem.kv {
+            KvLayout::Dense => (None, None),
+            KvLayout::Packed { cu_seqlens, .. } => (cu_seqlens.on_host(), None),
+            KvLayout::Paged { table, .. } => (None, table.on_host()),
+        };
+        Ok(Self {
+            kv_lens: upload(kv_lens)?,
+            cu_seqlens_q: upload(cu_seqlens_q)?,
+            cu_seqlens_kv: upload(cu_seqlens_kv)?,
+            page_table: upload(page_table)?,
+        })
+    }
+
+    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        [&self.kv_lens, &self.cu_seqlens_q, &self.cu_seqlens_kv, &self.page_table].into_iter().flatten()
+    }
+}
+
 /// What the kernels found wrong with values that only the device knew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// A length was negative or beyond `sk`; 0 or `sk` was taken.
     pub bad_length: bool,
+    /// Offsets of packed sequences fell, left the tensor, or made a sequence longer than `sq` or `sk`; they were clamped.
+    pub bad_offsets: bool,
+    /// A needed entry of the page table was no page; page 0 was taken.
+    pub bad_page: bool,
+    /// An LSE that was to be merged was plus infinity or NaN; the row's result is NaN.
+    pub bad_lse: bool,
 }
 
 impl Status {
+    /// Reads a status word and sets it back. Waits for all work on the device.
+    pub(crate) fn take(word: &Buffer) -> Result<Self> {
+        let mut bits = [0; size_of::<u32>()];
+        word.read(0, &mut bits)?;
+        let bits = u32::from_le_bytes(bits);
+        if bits != 0 {
+            word.fill(0)?;
+        }
+        Ok(Self {
+            bad_length: bits & STATUS_BAD_LENGTH != 0,
+            bad_offsets: bits & STATUS_BAD_OFFSETS != 0,
+            bad_page: bits & STATUS_BAD_PAGE != 0,
+            bad_lse: bits & STATUS_BAD_LSE != 0,
+        })
+    }
+
     /// Whether nothing was wrong.
     pub fn is_ok(self) -> bool {
         self == Self::default()
@@ -81,7 +197,14 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.bad_length { "kv_lens: a length was negative or beyond sk" } else { "ok" })
+        let found = [
+            (self.bad_length, "kv_lens: a length was negative or beyond sk"),
+            (self.bad_offsets, "cu_seqlens: offsets fell, left the tensor, or made a sequence too long"),
+            (self.bad_page, "page_table: an entry that was needed is no page"),
+            (self.bad_lse, "partials: an LSE was plus infinity or NaN"),
+        ];
+        let found: Vec<_> = found.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
+        f.write_str(if found.is_empty() { "ok".into() } else { found.join("; ") }.as_str())
     }
 }
 
@@ -118,14 +241,6 @@ impl Executor {
     }
 
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
-        let kv_lens = match &plan.problem().kv_lens {
-            KvLens::Host(lens) => {
-                let buffer = Buffer::new(device, size_of_val(lens.as_slice()))?;
-                buffer.write(0, bytemuck::cast_slice(lens))?;
-                Some(buffer)
-            }
-            KvLens::Full | KvLens::Device => None,
-        };
         let status = Buffer::new(device, size_of::<u32>())?;
         status.fill(0)?;
         let combine = plan.combine().map(|combine| kernels.load(device, &combine.kernel)).transpose()?;
@@ -135,7 +250,7 @@ impl Executor {
             attention: kernels.load(device, plan.kernel())?,
             combine,
             workspace,
-            kv_lens,
+            known: Known::new(device, plan.problem())?,
             status,
             last: None,
         })
@@ -183,13 +298,7 @@ impl Executor {
     /// # Errors
     /// What the driver says; faults of the runs come out here.
     pub fn status(&mut self) -> Result<Status> {
-        let mut bits = [0; size_of::<u32>()];
-        self.status.read(0, &mut bits)?;
-        let bits = u32::from_le_bytes(bits);
-        if bits != 0 {
-            self.status.fill(0)?;
-        }
-        Ok(Status { bad_length: bits & STATUS_BAD_LENGTH != 0 })
+        Status::take(&self.status)
     }
 
     fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
@@ -202,21 +311,36 @@ impl Executor {
     }
 
     fn held(&self, inputs: &Inputs<'_>) -> impl Iterator<Item = Held> {
-        let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse, inputs.kv_lens];
-        let descales = [inputs.q_descale, inputs.k_descale, inputs.v_descale];
-        let buffers = [Some(&self.workspace), Some(&self.status), self.kv_lens.as_ref()];
+        let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse];
+        let tensors = tensors.into_iter().chain(inputs.read().map(|(_, tensor)| tensor)).flatten();
+        let buffers = [&self.workspace, &self.status].into_iter().chain(self.known.buffers());
         let kernels = [Some(&self.attention), self.combine.as_ref()];
-        let tensors = tensors.into_iter().chain(descales).flatten().map(|tensor| tensor.buffer().hold());
         tensors
-            .chain(buffers.into_iter().flatten().map(Buffer::hold))
+            .map(|tensor| tensor.buffer().hold())
+            .chain(buffers.map(Buffer::hold))
             .chain(kernels.into_iter().flatten().map(|kernel| Arc::clone(kernel) as Held))
     }
 
     fn attention_arguments(&self, inputs: &Inputs<'_>) -> AttentionArguments {
         let (plan, problem) = (&self.plan, self.plan.problem());
         let address = |tensor: Option<&Tensor>| tensor.map_or(0, Tensor::address);
-        let stride = |tensor: &Tensor, dim: usize| tensor.strides()[dim] as u64;
-        let descale_stride = |descale| u32::from(descale == Descale::PerHead);
+        let known_or = |known: &Option<Buffer>, given| known.as_ref().map_or_else(|| address(given), Buffer::address);
+        let [q_stride_batch, q_stride_seq, q_stride_head] = strides(inputs.q);
+        let [k_stride_batch, k_stride_seq, k_stride_head] = strides(inputs.k);
+        let [v_stride_batch, v_stride_seq, v_stride_head] = strides(inputs.v);
+        let [o_stride_batch, o_stride_seq, o_stride_head] = strides(inputs.o);
+        let (page_size, pages, width) = match &problem.kv {
+            KvLayout::Paged { page_size, pages, table } => (*page_size as u32, *pages as u32, table.width()),
+            KvLayout::Dense | KvLayout::Packed { .. } => (0, 0, 0),
+        };
+        let total_kv = match &problem.kv {
+            KvLayout::Packed { total, .. } => *total as u32,
+            KvLayout::Dense | KvLayout::Paged { .. } => 0,
+        };
+        let per_head = |bit: u32, descale| if descale == Descale::PerHead { bit } else { 0 };
+        let sight = problem.effective_window();
+        let scale = problem.effective_scale();
+        let log2_e = std::f32::consts::LOG2_E;
         let partial_o = self.workspace.address();
         // Partial O fills the workspace but for one float a row.
         let per_row = problem.head_dim_v + 1;
@@ -229,30 +353,39 @@ impl Executor {
             lse: address(inputs.lse),
             partial_o,
             partial_lse,
-            kv_lens: self.kv_lens.as_ref().map_or_else(|| address(inputs.kv_lens), Buffer::address),
+            kv_lens: known_or(&self.known.kv_lens, inputs.kv_lens),
+            cu_seqlens_q: known_or(&self.known.cu_seqlens_q, inputs.cu_seqlens_q),
+            cu_seqlens_kv: known_or(&self.known.cu_seqlens_kv, inputs.cu_seqlens_kv),
+            page_table: known_or(&self.known.page_table, inputs.page_table),
+            sink: address(inputs.sink),
             q_descale: address(inputs.q_descale),
             k_descale: address(inputs.k_descale),
             v_descale: address(inputs.v_descale),
             status: self.status.address(),
-            q_stride_batch: stride(inputs.q, 0),
-            q_stride_seq: stride(inputs.q, 1),
-            q_stride_head: stride(inputs.q, 2),
-            k_stride_batch: stride(inputs.k, 0),
-            k_stride_seq: stride(inputs.k, 1),
-            k_stride_head: stride(inputs.k, 2),
-            v_stride_batch: stride(inputs.v, 0),
-            v_stride_seq: stride(inputs.v, 1),
-            v_stride_head: stride(inputs.v, 2),
-            o_stride_batch: stride(inputs.o, 0),
-            o_stride_seq: stride(inputs.o, 1),
-            o_stride_head: stride(inputs.o, 2),
-            q_descale_stride: descale_stride(problem.q_descale),
-            k_descale_stride: descale_stride(problem.k_descale),
-            v_descale_stride: descale_stride(problem.v_descale),
+            q_stride_batch,
+            q_stride_seq,
+            q_stride_head,
+            k_stride_batch,
+            k_stride_seq,
+            k_stride_head,
+            v_stride_batch,
+            v_stride_seq,
+            v_stride_head,
+            o_stride_batch,
+            o_stride_seq,
+            o_stride_head,
+            page_table_stride: inputs.page_table.map_or(width, |table| table.strides()[0]) as u64,
+            descales_per_head: per_head(PER_HEAD_Q, problem.q_descale)
+                | per_head(PER_HEAD_K, problem.k_descale)
+                | per_head(PER_HEAD_V, problem.v_descale),
             // The plan is valid: sizes are below 2^31.
             batch: problem.batch as u32,
             sq: problem.sq as u32,
             sk: problem.sk as u32,
+            total_q: problem.total_q() as u32,
+            total_kv,
+            page_size,
+            pages,
             head_dim_qk: problem.head_dim_qk as u32,
             head_dim_v: problem.head_dim_v as u32,
             kv_heads: problem.kv_heads as u32,
@@ -260,9 +393,12 @@ impl Executor {
             m_blocks: plan.m_blocks(),
             num_splits: plan.num_splits(),
             split_tokens: plan.split_tokens(),
-            causal: u32::from(plan.causal()),
+            // A bound that is further away than any key is none.
+            window_left: sight.left.map_or(NO_BOUND, |left| left.min(NO_BOUND)),
+            window_right: sight.right.map_or(NO_BOUND, |right| right.min(NO_BOUND)),
             o_dtype: self.output() as u32,
-            scale_log2: problem.effective_scale() * std::f32::consts::LOG2_E,
+            scale_log2: problem.softcap.map_or(scale * log2_e, |cap| scale / cap * 2.0 * log2_e),
+            softcap_log2: problem.softcap.map_or(0.0, |cap| cap * log2_e),
         }
     }
 
@@ -273,13 +409,16 @@ impl Executor {
             partial_lse: attention.partial_lse,
             o: attention.o,
             lse: attention.lse,
+            sink: attention.sink,
             o_stride_batch: attention.o_stride_batch,
             o_stride_seq: attention.o_stride_seq,
             o_stride_head: attention.o_stride_head,
-            rows: (problem.batch * problem.heads * problem.sq) as u32,
-            sq: attention.sq,
-            kv_heads: attention.kv_heads,
-            group: attention.group,
+            rows: attention.total_q * problem.heads as u32,
+            cu_seqlens_q: attention.cu_seqlens_q,
+            batch: attention.batch,
+            // Packed queries are one sequence's.
+            sq: if problem.queries == Queries::Dense { attention.sq } else { attention.total_q },
+            heads: problem.heads as u32,
             head_dim_v: problem.head_dim_v as u32,
             num_splits: attention.num_splits,
             o_dtype: attention.o_dtype,
@@ -306,6 +445,26 @@ impl Executor {
         self.check_optional("lse", inputs.lse, problem.lse, DType::F32, &problem.lse_shape())?;
         let lens_given = problem.kv_lens == KvLens::Device;
         self.check_optional("kv_lens", inputs.kv_lens, lens_given, DType::I32, &[problem.batch])?;
+        let offsets = [problem.batch + 1];
+        let q_given = matches!(problem.queries, Queries::Packed { cu_seqlens: Offsets::Device, .. });
+        self.check_optional("cu_seqlens_q", inputs.cu_seqlens_q, q_given, DType::I32, &offsets)?;
+        let kv_given = matches!(problem.kv, KvLayout::Packed { cu_seqlens: Offsets::Device, .. });
+        self.check_optional("cu_seqlens_kv", inputs.cu_seqlens_kv, kv_given, DType::I32, &offsets)?;
+        let width = match problem.kv {
+            KvLayout::Paged { table: PageTable::Device { width }, .. } => Some(width),
+            _ => None,
+        };
+        let shape = [problem.batch, width.unwrap_or(0)];
+        self.check_presence("page_table", inputs.page_table, width.is_some(), DType::I32, &shape)?;
+        if let Some(table) = inputs.page_table
+            && table.elements() > 0
+            && shape[1] > 1
+            && table.strides()[1] != 1
+        {
+            let given = format!("strides {:?}", table.strides());
+            return Err(Error::argument("page_table", given, "1 as the last stride"));
+        }
+        self.check_optional("sink", inputs.sink, problem.sink, DType::F32, &[problem.heads])?;
         let descales = [inputs.q_descale, inputs.k_descale, inputs.v_descale];
         for ((name, descale, given), tensor) in problem.descales_given().into_iter().zip(descales) {
             self.check_optional(name, tensor, given, DType::F32, &problem.descale_shape(descale))?;
@@ -325,7 +484,27 @@ impl Executor {
         Ok(())
     }
 
+    /// A tensor that only some problems have, without gaps.
     fn check_optional(
+        &self,
+        name: &'static str,
+        tensor: Option<&Tensor>,
+        wanted: bool,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<()> {
+        self.check_presence(name, tensor, wanted, dtype, shape)?;
+        match tensor {
+            Some(tensor) if tensor.elements() > 0 && tensor.strides() != contiguous_strides(shape) => {
+                let given = format!("strides {:?}", tensor.strides());
+                let allowed = format!("strides {:?}: no gaps", contiguous_strides(shape));
+                Err(Error::argument(name, given, allowed))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_presence(
         &self,
         name: &'static str,
         tensor: Option<&Tensor>,
@@ -337,33 +516,22 @@ impl Executor {
             None if !wanted => Ok(()),
             None => Err(Error::argument(name, "none", format_args!("a tensor {shape:?} of {dtype}, as planned"))),
             Some(_) if !wanted => Err(Error::argument(name, "a tensor", "none, as planned")),
-            Some(tensor) => {
-                self.check_tensor(name, tensor, dtype, shape)?;
-                if tensor.elements() > 0 && tensor.strides() != contiguous_strides(shape) {
-                    let given = format!("strides {:?}", tensor.strides());
-                    let allowed = format!("strides {:?}: no gaps", contiguous_strides(shape));
-                    return Err(Error::argument(name, given, allowed));
-                }
-                Ok(())
-            }
+            Some(tensor) => self.check_tensor(name, tensor, dtype, shape),
         }
     }
 
     /// What is written may overlap nothing else.
     fn check_overlap(&self, inputs: &Inputs<'_>) -> Result<()> {
         let workspace = self.workspace.address()..self.workspace.address() + self.plan.workspace_bytes() as u64;
-        let spans = [
+        let mut spans = vec![
             ("o", Some(inputs.o.span())),
             ("lse", inputs.lse.map(Tensor::span)),
             ("workspace", Some(workspace)),
             ("q", Some(inputs.q.span())),
             ("k", Some(inputs.k.span())),
             ("v", Some(inputs.v.span())),
-            ("kv_lens", inputs.kv_lens.map(Tensor::span)),
-            ("q_descale", inputs.q_descale.map(Tensor::span)),
-            ("k_descale", inputs.k_descale.map(Tensor::span)),
-            ("v_descale", inputs.v_descale.map(Tensor::span)),
         ];
+        spans.extend(inputs.read().map(|(name, tensor)| (name, tensor.map(Tensor::span))));
         for (index, (written, span)) in spans.iter().enumerate().take(3) {
             for (other, other_span) in &spans[index + 1..] {
                 if let (Some(a), Some(b)) = (span, other_span)
@@ -399,8 +567,18 @@ fn check_plan(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<()> {
     }
 }
 
+/// Strides of batches (or pages), positions and heads; packed tensors have no batches.
+fn strides(tensor: &Tensor) -> [u64; 3] {
+    let strides: Vec<_> = tensor.strides().iter().map(|&stride| stride as u64).collect();
+    match strides[..] {
+        [batch, seq, head, _] => [batch, seq, head],
+        [seq, head, _] => [0, seq, head],
+        _ => unreachable!("shapes were checked"),
+    }
+}
+
 /// Rows without gaps that start at multiples of 16 bytes.
-fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
+pub(crate) fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.elements() == 0 {
         return Ok(());
     }
@@ -424,7 +602,7 @@ fn check_rows(name: &'static str, tensor: &Tensor) -> Result<()> {
 }
 
 /// Every element of a tensor that is written must have a place of its own.
-fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
+pub(crate) fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
     if tensor.elements() == 0 {
         return Ok(());
     }
@@ -441,6 +619,6 @@ fn check_distinct(name: &'static str, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }

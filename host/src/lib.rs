@@ -41,8 +41,7 @@
 //!
 //! let stream = device.stream()?;
 //! let mut executor = Executor::new(&device, &kernels, &plan)?;
-//! let inputs = Inputs::new(&q, &k, &v, &o);
-//! executor.run(&stream, &inputs)?;
+//! executor.run(&stream, &Inputs::new(&q, &k, &v, &o))?;
 //! stream.synchronize()?;
 //! let o: Vec<bf16> = o.to_host()?;
 //! # Ok::<(), splitkv::Error>(())
@@ -66,7 +65,9 @@ mod error;
 mod executor;
 mod foreign;
 mod kernels;
+mod layout;
 pub mod manifest;
+mod merge;
 mod options;
 mod plan;
 mod problem;
@@ -93,6 +94,8 @@ pub use self::e4m3::{E4m3, Quantized};
 pub use self::error::{Error, Result};
 pub use self::executor::{Executor, Inputs, Status};
 pub use self::kernels::Kernels;
+pub use self::layout::{KvLayout, Lengths, Offsets, PageTable, Queries, Window};
+pub use self::merge::{HostPartial, LseBase, Merge, Partial, merge_on_host};
 pub use self::options::{Options, Splits};
 #[doc(inline)]
 pub use self::plan::{CombineLaunch, KernelReason, Launch, Plan, Reason, Unit, plan};

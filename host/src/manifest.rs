@@ -33,7 +33,7 @@ pub struct KernelEntry {
     pub target: String,
     /// The artefact (PTX text or ELF code object), relative to the manifest's folder. Kernels may share one.
     pub file: String,
-    /// `attention`, `combine` or `read`.
+    /// `attention`, `combine`, `merge` or `read`.
     pub role: String,
     /// What an attention kernel was compiled for; absent for other kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +62,8 @@ pub struct AttentionEntry {
     pub block_shape: String,
     /// Query tiles that a block owns.
     pub q_tiles: u32,
+    /// Whether K and V lie in pages.
+    pub paged: bool,
     /// Packed query rows of one tile.
     pub tile_m: u32,
     /// KV tokens that a block takes in one step.
@@ -89,7 +91,7 @@ impl KernelEntry {
     pub fn new(kernel: &Kernel, target: Target, file: String, static_shared_bytes: u32) -> Self {
         let vendor = target.vendor();
         let (role, attention) = match kernel.role {
-            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => {
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, paged } => {
                 let geometry = abi::Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles);
                 let entry = AttentionEntry {
                     dtype: operand_name(operand).into(),
@@ -97,6 +99,7 @@ impl KernelEntry {
                     head_dim_v,
                     block_shape: shape_name(shape).into(),
                     q_tiles,
+                    paged,
                     tile_m: geometry.tile_m,
                     tile_n: geometry.tile_n,
                     chunk: geometry.chunk,
@@ -105,6 +108,7 @@ impl KernelEntry {
                 ("attention", Some(entry))
             }
             Role::Combine => ("combine", None),
+            Role::Merge => ("merge", None),
             Role::Read { .. } => ("read", None),
         };
         Self {

@@ -39,4 +39,7 @@ pub struct Options {
     pub q_tiles: Option<u32>,
     /// How the warps of a block share the work; `None`: the planner chooses.
     pub block_shape: Option<BlockShape>,
+    /// Most bytes that the workspace may have; `None`: any number. [`Splits::Auto`] keeps to it with fewer splits; splits
+    /// that were asked for and need more are refused.
+    pub max_workspace_bytes: Option<usize>,
 }

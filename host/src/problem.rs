@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{DType, Error, Result};
+use crate::{DType, Error, KvLayout, Lengths, Offsets, PageTable, Queries, Result, Window};
 
 /// Largest value of a size that kernels hold in 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
@@ -12,7 +12,7 @@ const ROW_MULTIPLE: usize = 16;
 /// An attention problem: shapes, types and mask. Plain data; [`Problem::validate`] and [`plan`](crate::plan())
 /// say whether it can be done.
 ///
-/// `O = softmax(mask(scale * Q K^T)) V` for each sequence and head, where query head `h` reads KV head
+/// `O = softmax(mask(softcap(scale * Q K^T))) V` for each sequence and head, where query head `h` reads KV head
 /// `h / (heads / kv_heads)`.
 ///
 /// | tensor | shape | type |
@@ -23,10 +23,12 @@ const ROW_MULTIPLE: usize = 16;
 /// | O | `[batch, sq, heads, head_dim_v]` | `o_dtype` |
 /// | LSE | `[batch, heads, sq]` | f32, natural log of the row's sum of exponentials |
 ///
+/// [`Queries::Packed`] and [`KvLayout`] are other ways in which the sequences may lie.
+///
 /// With e4m3, what Q, K and V stand for are their elements times a factor each, which the kernel reads on the device
 /// ([`Descale`]).
 ///
-/// A row that sees no key has O = 0 and LSE = -inf.
+/// A row that sees no key has O = 0 and LSE = -inf; with a sink, LSE is the sink.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -36,9 +38,9 @@ pub struct Problem {
     pub heads: usize,
     /// KV heads.
     pub kv_heads: usize,
-    /// Queries of each sequence.
+    /// Queries of each sequence, at most where they are packed.
     pub sq: usize,
-    /// KV tokens of each sequence, at most where `kv_lens` says so.
+    /// KV tokens of each sequence, at most where `kv_lens` or packing says so.
     pub sk: usize,
     /// Head dim of Q and K: a multiple of 8 (of 16 with e4m3), at most what there are kernels for (256; 192 with e4m3).
     pub head_dim_qk: usize,
@@ -53,6 +55,16 @@ pub struct Problem {
     pub causal: bool,
     /// Factor of the scores; `None`: `1 / sqrt(head_dim_qk)`.
     pub scale: Option<f32>,
+    /// Further bounds of what a query sees.
+    pub window: Window,
+    /// `Some(cap)`: scores become `cap * tanh(score / cap)` before the mask.
+    pub softcap: Option<f32>,
+    /// Whether each head has one more logit, without a value: it adds `exp(sink)` to the sum of exponentials.
+    pub sink: bool,
+    /// How the queries lie in Q and O.
+    pub queries: Queries,
+    /// How the tokens lie in K and V.
+    pub kv: KvLayout,
     /// KV length of each sequence.
     pub kv_lens: KvLens,
     /// Whether LSE is wanted.
@@ -88,14 +100,14 @@ impl fmt::Display for Descale {
 /// The KV lengths of a batch. Memory beyond a length is never looked at in a way that matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KvLens {
-    /// `sk` for all.
+    /// All that there is: `sk`, or what packing says.
     #[default]
     Full,
-    /// Known when planning: one a sequence, each at most `sk`. The plan looks at them, and the executor brings
-    /// them to the device.
+    /// Known when planning: one a sequence, each at most `sk`, and at most what packing says. The plan looks at them, and
+    /// the executor brings them to the device.
     Host(Vec<u32>),
-    /// Given at run time as an int32 tensor `[batch]` on the device, each from 0 to `sk`. A length outside is
-    /// clamped by the kernel and reported by [`Executor::status`](crate::Executor::status).
+    /// Given at run time as an int32 tensor `[batch]` on the device, each from 0 to `sk`, or what packing says. A length
+    /// outside is clamped by the kernel and reported by [`Executor::status`](crate::Executor::status).
     Device,
 }
 
@@ -123,12 +135,59 @@ impl Problem {
             o_dtype: if dtype == DType::E4m3 { DType::Bf16 } else { dtype },
             causal: false,
             scale: None,
+            window: Window::default(),
+            softcap: None,
+            sink: false,
+            queries: Queries::Dense,
+            kv: KvLayout::Dense,
             kv_lens: KvLens::Full,
             lse: false,
             q_descale: Descale::PerTensor,
             k_descale: Descale::PerTensor,
             v_descale: Descale::PerTensor,
         }
+    }
+
+    /// Sets the bounds of what a query sees; `causal` is one more.
+    #[must_use]
+    pub fn window(mut self, window: Window) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Sets the softcap.
+    #[must_use]
+    pub fn softcap(mut self, softcap: f32) -> Self {
+        self.softcap = Some(softcap);
+        self
+    }
+
+    /// Sets whether each head has a sink.
+    #[must_use]
+    pub fn sink(mut self, sink: bool) -> Self {
+        self.sink = sink;
+        self
+    }
+
+    /// Packs the queries, `total` in all.
+    #[must_use]
+    pub fn packed_queries(mut self, total: usize, cu_seqlens: Offsets) -> Self {
+        self.queries = Queries::Packed { total, cu_seqlens };
+        self
+    }
+
+    /// Packs the KV tokens, `total` in all.
+    #[must_use]
+    pub fn packed_kv(mut self, total: usize, cu_seqlens: Offsets) -> Self {
+        self.kv = KvLayout::Packed { total, cu_seqlens };
+        self
+    }
+
+    /// Puts K and V into `pages` pages of `page_size` tokens.
+    #[must_use]
+    pub fn paged(mut self, pages: usize, page_size: usize, table: PageTable) -> Self {
+        self.kv = KvLayout::Paged { pages, page_size, table };
+        self
     }
 
     /// Sets the head dim of V and O.
@@ -189,33 +248,107 @@ impl Problem {
     }
 
     /// Shape of Q.
-    pub fn q_shape(&self) -> [usize; 4] {
-        [self.batch, self.sq, self.heads, self.head_dim_qk]
+    pub fn q_shape(&self) -> Vec<usize> {
+        self.queries_shape(self.head_dim_qk)
     }
 
     /// Shape of K.
-    pub fn k_shape(&self) -> [usize; 4] {
-        [self.batch, self.sk, self.kv_heads, self.head_dim_qk]
+    pub fn k_shape(&self) -> Vec<usize> {
+        self.kv_shape(self.head_dim_qk)
     }
 
     /// Shape of V.
-    pub fn v_shape(&self) -> [usize; 4] {
-        [self.batch, self.sk, self.kv_heads, self.head_dim_v]
+    pub fn v_shape(&self) -> Vec<usize> {
+        self.kv_shape(self.head_dim_v)
     }
 
     /// Shape of O.
-    pub fn o_shape(&self) -> [usize; 4] {
-        [self.batch, self.sq, self.heads, self.head_dim_v]
+    pub fn o_shape(&self) -> Vec<usize> {
+        self.queries_shape(self.head_dim_v)
     }
 
     /// Shape of LSE.
-    pub fn lse_shape(&self) -> [usize; 3] {
-        [self.batch, self.heads, self.sq]
+    pub fn lse_shape(&self) -> Vec<usize> {
+        match &self.queries {
+            Queries::Dense => vec![self.batch, self.heads, self.sq],
+            Queries::Packed { total, .. } => vec![self.heads, *total],
+        }
+    }
+
+    fn queries_shape(&self, head_dim: usize) -> Vec<usize> {
+        match &self.queries {
+            Queries::Dense => vec![self.batch, self.sq, self.heads, head_dim],
+            Queries::Packed { total, .. } => vec![*total, self.heads, head_dim],
+        }
+    }
+
+    fn kv_shape(&self, head_dim: usize) -> Vec<usize> {
+        match &self.kv {
+            KvLayout::Dense => vec![self.batch, self.sk, self.kv_heads, head_dim],
+            KvLayout::Packed { total, .. } => vec![*total, self.kv_heads, head_dim],
+            KvLayout::Paged { pages, page_size, .. } => vec![*pages, *page_size, self.kv_heads, head_dim],
+        }
+    }
+
+    /// Queries of all sequences.
+    pub fn total_q(&self) -> usize {
+        match &self.queries {
+            Queries::Dense => self.batch * self.sq,
+            Queries::Packed { total, .. } => *total,
+        }
     }
 
     /// Whether there is no output to compute.
     pub fn is_empty(&self) -> bool {
-        self.batch == 0 || self.sq == 0 || self.heads == 0
+        self.batch == 0 || self.sq == 0 || self.heads == 0 || self.total_q() == 0
+    }
+
+    /// Queries and keys of sequence `index`, as far as they are known: else the most that there may be.
+    pub fn lengths(&self, index: usize) -> Lengths {
+        let within =
+            |offsets: &Offsets| offsets.on_host().map(|offsets| (offsets[index + 1] - offsets[index]) as usize);
+        let queries = match &self.queries {
+            Queries::Packed { cu_seqlens, .. } => within(cu_seqlens),
+            Queries::Dense => None,
+        };
+        let keys = match (&self.kv_lens, &self.kv) {
+            (KvLens::Host(lens), _) => Some(lens[index] as usize),
+            (_, KvLayout::Packed { cu_seqlens, .. }) => within(cu_seqlens),
+            _ => None,
+        };
+        Lengths { queries: queries.unwrap_or(self.sq), keys: keys.unwrap_or(self.sk) }
+    }
+
+    /// Whether all lengths are known when planning.
+    pub(crate) fn lengths_known(&self) -> bool {
+        let known = |offsets: &Offsets| offsets.on_host().is_some();
+        let queries = match &self.queries {
+            Queries::Packed { cu_seqlens, .. } => known(cu_seqlens),
+            Queries::Dense => true,
+        };
+        let keys = match &self.kv {
+            KvLayout::Packed { cu_seqlens, .. } => known(cu_seqlens),
+            KvLayout::Dense | KvLayout::Paged { .. } => true,
+        };
+        queries && keys && self.kv_lens != KvLens::Device
+    }
+
+    /// Whether [`Problem::lengths`] are the same for every sequence, whatever they are.
+    pub(crate) fn lengths_alike(&self) -> bool {
+        let known = |offsets: &Offsets| offsets.on_host().is_some();
+        !matches!(&self.queries, Queries::Packed { cu_seqlens, .. } if known(cu_seqlens))
+            && !matches!(&self.kv, KvLayout::Packed { cu_seqlens, .. } if known(cu_seqlens))
+            && !matches!(self.kv_lens, KvLens::Host(_))
+    }
+
+    /// All bounds of what a query sees, `causal` taken in. One query is its sequence's last: it sees no fewer keys for
+    /// being causal.
+    pub fn effective_window(&self) -> Window {
+        let right = match self.window.right {
+            _ if self.causal && self.sq > 1 => Some(0),
+            right => right,
+        };
+        Window { left: self.window.left, right }
     }
 
     /// Query heads that share a KV head; 0 without heads.
@@ -231,11 +364,6 @@ impl Problem {
     /// The factor of the scores, the default one filled in.
     pub fn effective_scale(&self) -> f32 {
         self.scale.unwrap_or_else(|| (1.0 / (self.head_dim_qk as f64).sqrt()) as f32)
-    }
-
-    /// Whether the mask hides anything: one query is the last one and sees all keys.
-    pub(crate) fn masks(&self) -> bool {
-        self.causal && self.sq > 1
     }
 
     /// The factors' names, how many each of Q, K and V has, and whether they are given at all.
@@ -282,6 +410,10 @@ impl Problem {
             let allowed = format!("a multiple of kv_heads ({})", self.kv_heads);
             return Err(Error::argument("heads", self.heads, allowed));
         }
+        if self.sq + self.sk > MAX_SIZE {
+            let given = format!("{} + {}", self.sq, self.sk);
+            return Err(Error::argument("sq + sk", given, format_args!("at most {MAX_SIZE}")));
+        }
         // Rows are counted in 32 bits by the kernels, all heads and sequences together (one sequence's also where there is none).
         let rows = [self.batch.max(1), self.heads, self.sq].iter().try_fold(1_usize, |rows, &n| rows.checked_mul(n));
         if rows.is_none_or(|rows| rows > MAX_SIZE) {
@@ -314,7 +446,46 @@ impl Problem {
         {
             return Err(Error::argument("scale", scale, "finite, also when multiplied by log2(e)"));
         }
-        self.validate_lens()
+        if let Some(softcap) = self.softcap {
+            let factor = self.effective_scale() / softcap * 2.0 * std::f32::consts::LOG2_E;
+            let cap = softcap * std::f32::consts::LOG2_E;
+            if !(softcap > 0.0 && cap.is_finite() && factor.is_finite()) {
+                let allowed = "above 0 and finite, also when multiplied by log2(e) and when scale is divided by it";
+                return Err(Error::argument("softcap", softcap, allowed));
+            }
+        }
+        self.validate_queries()?;
+        self.validate_kv()
+    }
+
+    fn validate_queries(&self) -> Result<()> {
+        let Queries::Packed { total, cu_seqlens } = &self.queries else { return Ok(()) };
+        cu_seqlens.validate("cu_seqlens_q", self.batch, *total, ("sq", self.sq))?;
+        // Packed sequences are at most the padded ones, whose rows were counted above.
+        if *total > self.batch * self.sq {
+            let given = format!("{total} queries in all");
+            let allowed = format!("at most batch * sq ({} * {})", self.batch, self.sq);
+            return Err(Error::argument("total_q", given, allowed));
+        }
+        Ok(())
+    }
+
+    fn validate_kv(&self) -> Result<()> {
+        if let KvLayout::Packed { total, cu_seqlens } = &self.kv {
+            if *total > MAX_SIZE {
+                return Err(Error::argument("total_kv", total, format_args!("at most {MAX_SIZE}")));
+            }
+            cu_seqlens.validate("cu_seqlens_kv", self.batch, *total, ("sk", self.sk))?;
+        }
+        self.validate_lens()?;
+        if let KvLayout::Paged { pages, page_size, table } = &self.kv {
+            if *pages > MAX_SIZE {
+                return Err(Error::argument("pages", pages, format_args!("at most {MAX_SIZE}")));
+            }
+            let tokens = (0..self.batch).map(|index| self.lengths(index).keys);
+            table.validate((*pages, *page_size), self.sk, tokens)?;
+        }
+        Ok(())
     }
 
     fn validate_lens(&self) -> Result<()> {
@@ -323,13 +494,19 @@ impl Problem {
             let given = format!("{} lengths", lens.len());
             return Err(Error::argument("kv_lens", given, format_args!("one a sequence: {}", self.batch)));
         }
-        match lens.iter().position(|&len| len as usize > self.sk) {
-            Some(index) => {
-                let given = format!("{} for sequence {index}", lens[index]);
-                Err(Error::argument("kv_lens", given, format_args!("at most sk ({})", self.sk)))
+        for (index, &len) in lens.iter().enumerate() {
+            let given = || format!("{len} for sequence {index}");
+            if len as usize > self.sk {
+                return Err(Error::argument("kv_lens", given(), format_args!("at most sk ({})", self.sk)));
             }
-            None => Ok(()),
+            if let KvLayout::Packed { cu_seqlens: Offsets::Host(offsets), .. } = &self.kv
+                && len > offsets[index + 1] - offsets[index]
+            {
+                let room = offsets[index + 1] - offsets[index];
+                return Err(Error::argument("kv_lens", given(), format_args!("at most what is packed ({room})")));
+            }
         }
+        Ok(())
     }
 }
 
@@ -343,6 +520,24 @@ impl fmt::Display for Problem {
         write!(f, " {}", self.dtype)?;
         if self.causal {
             f.write_str(" causal")?;
+        }
+        if self.window != Window::default() {
+            let bound = |bound: Option<u32>| bound.map_or("..".into(), |bound| bound.to_string());
+            write!(f, " window {}/{}", bound(self.window.left), bound(self.window.right))?;
+        }
+        if let Some(softcap) = self.softcap {
+            write!(f, " softcap {softcap}")?;
+        }
+        if self.sink {
+            f.write_str(" sink")?;
+        }
+        if let Queries::Packed { total, .. } = &self.queries {
+            write!(f, " {total} packed queries")?;
+        }
+        match &self.kv {
+            KvLayout::Dense => {}
+            KvLayout::Packed { total, .. } => write!(f, " {total} packed tokens")?,
+            KvLayout::Paged { pages, page_size, .. } => write!(f, " {pages} pages of {page_size}")?,
         }
         if let Some(scale) = self.scale {
             write!(f, " scale {scale}")?;

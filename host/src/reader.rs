@@ -8,6 +8,10 @@ use crate::driver::LaunchCall;
 use crate::kernels::LoadedKernel;
 use crate::{Buffer, Device, Error, Kernels, Result, Stream};
 
+/// What the words that a thread reads, or-ed, are not: neither 0, as of a thread that reads none, nor nearly all ones, as
+/// of one that reads many.
+const NEVER: u32 = 0x0004_2001;
+
 /// A kernel that reads a buffer. The fastest of several, over a buffer far larger than the caches, is the ceiling
 /// that a memory-bound kernel is held against.
 pub struct Reader {
@@ -57,7 +61,7 @@ impl Reader {
             return Err(Error::argument("blocks", 0, "at least 1"));
         }
         let vectors = (self.bytes(buffer.size()) / 16) as u64;
-        let arguments = ReadArguments { source: buffer.address(), sink: self.sink.address(), vectors, never: 0 };
+        let arguments = ReadArguments { source: buffer.address(), sink: self.sink.address(), vectors, never: NEVER };
         stream.hold([buffer.hold(), self.sink.hold(), Arc::clone(&self.kernel) as _])?;
         let call = LaunchCall {
             function: self.kernel.function,

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use kernels_gpu::abi::{KERNELS, Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Options, Plan, Problem,
-    Reason, Splits, Target, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Options, Plan,
+    Problem, Reason, Splits, Target, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -28,7 +28,12 @@ fn options() -> impl Strategy<Value = Options> {
     let shape =
         prop_oneof![2 => Just(None), 1 => Just(Some(BlockShape::SplitKv)), 1 => Just(Some(BlockShape::SharedKv))];
     let q_tiles = prop_oneof![2 => Just(None), 1 => Just(Some(1)), 1 => Just(Some(2))];
-    (splits, shape, q_tiles).prop_map(|(splits, block_shape, q_tiles)| Options { splits, q_tiles, block_shape })
+    (splits, shape, q_tiles).prop_map(|(splits, block_shape, q_tiles)| Options {
+        splits,
+        q_tiles,
+        block_shape,
+        ..Options::default()
+    })
 }
 
 /// Head dims: those of kernels, and others that are padded.
@@ -96,6 +101,11 @@ fn lens(problem: &Problem, index: usize) -> Vec<usize> {
     }
 }
 
+/// A sequence of `problem` with `keys` keys.
+fn of(problem: &Problem, keys: usize) -> Lengths {
+    Lengths { queries: problem.sq, keys }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
@@ -110,7 +120,7 @@ proptest! {
             prop_assert_eq!(first.split, 0);
             for len in lens(&problem, first.batch as usize) {
                 // The row block's end, from the mask's definition.
-                let rows = plan.rows(first.m_block);
+                let rows = plan.rows(first.m_block, problem.sq);
                 let seen = |row: usize| {
                     let limit = (row / problem.group() + 1 + len).saturating_sub(problem.sq);
                     if problem.causal { limit } else { len }
@@ -121,7 +131,7 @@ proptest! {
                 for split in 0..plan.num_splits() {
                     let unit = plan.unit(split * per_split + index).unwrap();
                     prop_assert_eq!(unit, splitkv::Unit { split, ..first });
-                    let tokens = plan.tokens(unit, len);
+                    let tokens = plan.tokens(unit, of(&problem, len));
                     if tokens.is_empty() {
                         continue;
                     }
@@ -139,7 +149,7 @@ proptest! {
         let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let mut next = 0;
         for m_block in 0..plan.m_blocks() {
-            let rows = plan.rows(m_block);
+            let rows = plan.rows(m_block, problem.sq);
             prop_assert_eq!(rows.start, next);
             next = rows.end;
         }
@@ -219,10 +229,10 @@ proptest! {
         for index in 0..batch.units() {
             let unit = batch.unit(index).unwrap();
             if unit.split < alone.num_splits() {
-                prop_assert_eq!(alone.tokens(unit, len), batch.tokens(unit, len));
+                prop_assert_eq!(alone.tokens(unit, of(&problem, len)), batch.tokens(unit, of(&problem, len)));
             } else {
                 // What the batch has beyond are empty splits.
-                prop_assert!(batch.tokens(unit, len).is_empty());
+                prop_assert!(batch.tokens(unit, of(&problem, len)).is_empty());
             }
         }
     }
@@ -280,7 +290,7 @@ fn two_query_tiles_are_for_many_rows_that_are_not_split() {
     let many = with(&few, |p| p.sq = 8);
     let long = with(&many, |p| (p.batch, p.sk) = (1, 65_536));
     let tiles = |problem: &Problem, splits, q_tiles| {
-        let options = Options { splits, q_tiles, block_shape: Some(BlockShape::SplitKv) };
+        let options = Options { splits, q_tiles, block_shape: Some(BlockShape::SplitKv), ..Options::default() };
         let plan = make_with(problem, &options, &DeviceProps::h200()).unwrap();
         (plan.q_tiles(), plan.num_splits() > 1)
     };
@@ -350,10 +360,39 @@ fn the_smallest_head_dims_that_hold_the_problems_are_taken() {
 }
 
 #[test]
+fn the_workspace_stays_below_its_limit() {
+    // 16 splits of 32 rows, 129 floats each, are what Auto takes here.
+    let (problem, device) = (Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16), DeviceProps::h200());
+    let split = 32 * 129 * 4;
+    let auto = |max_workspace_bytes| {
+        let options = Options { max_workspace_bytes, ..Options::default() };
+        let plan = make_with(&problem, &options, &device).unwrap();
+        (plan.num_splits(), plan.workspace_bytes())
+    };
+    assert_eq!(auto(None), (16, 16 * split));
+    assert_eq!(auto(Some(16 * split)), (16, 16 * split));
+    for most in [8 * split, 8 * split + 1, 9 * split - 1] {
+        let (splits, bytes) = auto(Some(most));
+        assert_eq!(splits, 8, "{most}");
+        assert!(bytes <= most);
+    }
+    assert_eq!(auto(Some(2 * split - 1)), (1, 0));
+    assert_eq!(auto(Some(0)), (1, 0));
+    for splits in [Splits::Exact(4), Splits::Tokens(32_768)] {
+        let options = Options { splits, max_workspace_bytes: Some(4 * split - 1), ..Options::default() };
+        let error = make_with(&problem, &options, &device).unwrap_err().to_string();
+        let expected = format!("max_workspace_bytes: given {}; allowed: at least {}", 4 * split - 1, 4 * split);
+        assert!(error.starts_with(&expected), "{error}");
+        let enough = Options { max_workspace_bytes: Some(4 * split), ..options };
+        assert_eq!(make_with(&problem, &enough, &device).unwrap().num_splits(), 4);
+    }
+}
+
+#[test]
 fn causal_with_one_query_is_no_mask() {
     let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::F16).causal(true);
-    assert!(!make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap().causal());
-    assert!(make(&with(&problem, |p| p.sq = 2), Splits::Auto, &DeviceProps::h200()).unwrap().causal());
+    assert_eq!(problem.effective_window().right, None);
+    assert_eq!(with(&problem, |p| p.sq = 2).effective_window().right, Some(0));
 }
 
 #[test]
@@ -494,7 +533,7 @@ fn devices_that_cannot_hold_a_block_are_refused_by_property() {
         assert_eq!(refused(make(&problem, Splits::Auto, &device)).0, argument);
     }
     let narrow = DeviceProps { max_grid: 10, ..h200() };
-    assert_eq!(refused(make(&problem, Splits::Exact(2), &narrow)).0, "batch * heads * sq");
+    assert_eq!(refused(make(&problem, Splits::Exact(2), &narrow)).0, "total_q * heads");
     assert_eq!(
         make(&problem, Splits::Auto, &narrow).unwrap().num_splits(),
         1,

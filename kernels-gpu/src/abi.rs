@@ -111,9 +111,13 @@ pub enum Role {
         shape: BlockShape,
         /// Query tiles that a block owns.
         q_tiles: u32,
+        /// Whether K and V lie in pages, which a table lists.
+        paged: bool,
     },
     /// Merges the splits' partial results, any head dim and output type. Takes [`CombineArguments`].
     Combine,
+    /// Merges a caller's partial results, any number, head dim and type. Takes [`MergeArguments`].
+    Merge,
     /// Reads a buffer, for benchmarks: the ceiling of the card's memory. Takes [`ReadArguments`].
     Read {
         /// 16-byte loads that a thread has under way.
@@ -134,6 +138,11 @@ pub struct Kernel {
 pub const COMBINE_THREADS: u32 = 128;
 /// Output elements that one thread of the combine kernel holds.
 pub const COMBINE_WIDTH: u32 = 4;
+/// Threads of a block of the merge kernel, on either vendor. Each warp takes a row.
+pub const MERGE_THREADS: u32 = 128;
+/// 64-bit words that the merge kernel's table has for each partial result: O's address and its strides of sequences,
+/// queries and heads in elements, then the same of the LSE.
+pub const MERGE_WORDS: usize = 8;
 /// Threads of a block of a read kernel, on either vendor.
 pub const READ_THREADS: u32 = 512;
 /// Most splits that a plan may have.
@@ -141,6 +150,21 @@ pub const MAX_SPLITS: u32 = 256;
 
 /// Bit of the status word: a sequence's length was negative or beyond the plan's maximum; it was clamped.
 pub const STATUS_BAD_LENGTH: u32 = 1;
+/// Bit of the status word: offsets of packed sequences fell, left the tensor or made a sequence longer than the plan's
+/// maximum; they were clamped.
+pub const STATUS_BAD_OFFSETS: u32 = 2;
+/// Bit of the status word: an entry of the page table that was needed is no page; page 0 was taken.
+pub const STATUS_BAD_PAGE: u32 = 4;
+/// Bits of `descales_per_head`: Q has a factor for each sequence and KV head, in place of one.
+pub const PER_HEAD_Q: u32 = 1;
+/// The same of K.
+pub const PER_HEAD_K: u32 = 2;
+/// The same of V.
+pub const PER_HEAD_V: u32 = 4;
+/// A window without a bound on that side.
+pub const NO_BOUND: u32 = i32::MAX as u32;
+/// Bit of the status word: a partial result's LSE was plus infinity or NaN; its row is NaN.
+pub const STATUS_BAD_LSE: u32 = 16;
 
 impl Kernel {
     /// Threads of a block on `vendor`'s GPUs.
@@ -148,6 +172,7 @@ impl Kernel {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.threads,
             (None, Role::Read { .. }) => READ_THREADS,
+            (None, Role::Merge) => MERGE_THREADS,
             (None, _) => COMBINE_THREADS,
         }
     }
@@ -157,7 +182,7 @@ impl Kernel {
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. }) => 0,
+            (None, Role::Read { .. } | Role::Merge) => 0,
             (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
@@ -174,10 +199,10 @@ impl Kernel {
     /// Tile sizes of an attention kernel; `None` for the others.
     pub const fn geometry(&self, vendor: Vendor) -> Option<Geometry> {
         match self.role {
-            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles } => {
+            Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
                 Some(Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles))
             }
-            Role::Combine | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Read { .. } => None,
         }
     }
 }
@@ -186,43 +211,44 @@ impl Kernel {
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
-            attention attention_bf16_d64_splitkv_q1: Bf16, 64, 64, SplitKv, 1;
-            attention attention_bf16_d64_sharedkv_q1: Bf16, 64, 64, SharedKv, 1;
-            attention attention_bf16_d96_splitkv_q1: Bf16, 96, 96, SplitKv, 1;
-            attention attention_bf16_d96_sharedkv_q1: Bf16, 96, 96, SharedKv, 1;
-            attention attention_bf16_d128_splitkv_q1: Bf16, 128, 128, SplitKv, 1;
-            attention attention_bf16_d128_splitkv_q2: Bf16, 128, 128, SplitKv, 2;
-            attention attention_bf16_d128_sharedkv_q1: Bf16, 128, 128, SharedKv, 1;
-            attention attention_bf16_d128_sharedkv_q2: Bf16, 128, 128, SharedKv, 2;
-            attention attention_bf16_d192x128_splitkv_q1: Bf16, 192, 128, SplitKv, 1;
-            attention attention_bf16_d192x128_splitkv_q2: Bf16, 192, 128, SplitKv, 2;
-            attention attention_bf16_d192x128_sharedkv_q1: Bf16, 192, 128, SharedKv, 1;
-            attention attention_bf16_d192x128_sharedkv_q2: Bf16, 192, 128, SharedKv, 2;
-            attention attention_bf16_d256_splitkv_q1: Bf16, 256, 256, SplitKv, 1;
-            attention attention_bf16_d256_sharedkv_q1: Bf16, 256, 256, SharedKv, 1;
-            attention attention_f16_d64_splitkv_q1: F16, 64, 64, SplitKv, 1;
-            attention attention_f16_d64_sharedkv_q1: F16, 64, 64, SharedKv, 1;
-            attention attention_f16_d96_splitkv_q1: F16, 96, 96, SplitKv, 1;
-            attention attention_f16_d96_sharedkv_q1: F16, 96, 96, SharedKv, 1;
-            attention attention_f16_d128_splitkv_q1: F16, 128, 128, SplitKv, 1;
-            attention attention_f16_d128_splitkv_q2: F16, 128, 128, SplitKv, 2;
-            attention attention_f16_d128_sharedkv_q1: F16, 128, 128, SharedKv, 1;
-            attention attention_f16_d128_sharedkv_q2: F16, 128, 128, SharedKv, 2;
-            attention attention_f16_d192x128_splitkv_q1: F16, 192, 128, SplitKv, 1;
-            attention attention_f16_d192x128_splitkv_q2: F16, 192, 128, SplitKv, 2;
-            attention attention_f16_d192x128_sharedkv_q1: F16, 192, 128, SharedKv, 1;
-            attention attention_f16_d192x128_sharedkv_q2: F16, 192, 128, SharedKv, 2;
-            attention attention_f16_d256_splitkv_q1: F16, 256, 256, SplitKv, 1;
-            attention attention_f16_d256_sharedkv_q1: F16, 256, 256, SharedKv, 1;
-            attention attention_e4m3_d64_splitkv_q1: E4m3, 64, 64, SplitKv, 1;
-            attention attention_e4m3_d64_sharedkv_q1: E4m3, 64, 64, SharedKv, 1;
-            attention attention_e4m3_d128_splitkv_q1: E4m3, 128, 128, SplitKv, 1;
-            attention attention_e4m3_d128_sharedkv_q1: E4m3, 128, 128, SharedKv, 1;
-            attention attention_e4m3_d192x128_splitkv_q1: E4m3, 192, 128, SplitKv, 1;
-            attention attention_e4m3_d192x128_sharedkv_q1: E4m3, 192, 128, SharedKv, 1;
-            attention attention_e4m3_d192_splitkv_q1: E4m3, 192, 192, SplitKv, 1;
-            attention attention_e4m3_d192_sharedkv_q1: E4m3, 192, 192, SharedKv, 1;
+            attention attention_bf16_d64_splitkv_q1, attention_bf16_d64_splitkv_q1_paged: Bf16, 64, 64, SplitKv, 1;
+            attention attention_bf16_d64_sharedkv_q1, attention_bf16_d64_sharedkv_q1_paged: Bf16, 64, 64, SharedKv, 1;
+            attention attention_bf16_d96_splitkv_q1, attention_bf16_d96_splitkv_q1_paged: Bf16, 96, 96, SplitKv, 1;
+            attention attention_bf16_d96_sharedkv_q1, attention_bf16_d96_sharedkv_q1_paged: Bf16, 96, 96, SharedKv, 1;
+            attention attention_bf16_d128_splitkv_q1, attention_bf16_d128_splitkv_q1_paged: Bf16, 128, 128, SplitKv, 1;
+            attention attention_bf16_d128_splitkv_q2, attention_bf16_d128_splitkv_q2_paged: Bf16, 128, 128, SplitKv, 2;
+            attention attention_bf16_d128_sharedkv_q1, attention_bf16_d128_sharedkv_q1_paged: Bf16, 128, 128, SharedKv, 1;
+            attention attention_bf16_d128_sharedkv_q2, attention_bf16_d128_sharedkv_q2_paged: Bf16, 128, 128, SharedKv, 2;
+            attention attention_bf16_d192x128_splitkv_q1, attention_bf16_d192x128_splitkv_q1_paged: Bf16, 192, 128, SplitKv, 1;
+            attention attention_bf16_d192x128_splitkv_q2, attention_bf16_d192x128_splitkv_q2_paged: Bf16, 192, 128, SplitKv, 2;
+            attention attention_bf16_d192x128_sharedkv_q1, attention_bf16_d192x128_sharedkv_q1_paged: Bf16, 192, 128, SharedKv, 1;
+            attention attention_bf16_d192x128_sharedkv_q2, attention_bf16_d192x128_sharedkv_q2_paged: Bf16, 192, 128, SharedKv, 2;
+            attention attention_bf16_d256_splitkv_q1, attention_bf16_d256_splitkv_q1_paged: Bf16, 256, 256, SplitKv, 1;
+            attention attention_bf16_d256_sharedkv_q1, attention_bf16_d256_sharedkv_q1_paged: Bf16, 256, 256, SharedKv, 1;
+            attention attention_f16_d64_splitkv_q1, attention_f16_d64_splitkv_q1_paged: F16, 64, 64, SplitKv, 1;
+            attention attention_f16_d64_sharedkv_q1, attention_f16_d64_sharedkv_q1_paged: F16, 64, 64, SharedKv, 1;
+            attention attention_f16_d96_splitkv_q1, attention_f16_d96_splitkv_q1_paged: F16, 96, 96, SplitKv, 1;
+            attention attention_f16_d96_sharedkv_q1, attention_f16_d96_sharedkv_q1_paged: F16, 96, 96, SharedKv, 1;
+            attention attention_f16_d128_splitkv_q1, attention_f16_d128_splitkv_q1_paged: F16, 128, 128, SplitKv, 1;
+            attention attention_f16_d128_splitkv_q2, attention_f16_d128_splitkv_q2_paged: F16, 128, 128, SplitKv, 2;
+            attention attention_f16_d128_sharedkv_q1, attention_f16_d128_sharedkv_q1_paged: F16, 128, 128, SharedKv, 1;
+            attention attention_f16_d128_sharedkv_q2, attention_f16_d128_sharedkv_q2_paged: F16, 128, 128, SharedKv, 2;
+            attention attention_f16_d192x128_splitkv_q1, attention_f16_d192x128_splitkv_q1_paged: F16, 192, 128, SplitKv, 1;
+            attention attention_f16_d192x128_splitkv_q2, attention_f16_d192x128_splitkv_q2_paged: F16, 192, 128, SplitKv, 2;
+            attention attention_f16_d192x128_sharedkv_q1, attention_f16_d192x128_sharedkv_q1_paged: F16, 192, 128, SharedKv, 1;
+            attention attention_f16_d192x128_sharedkv_q2, attention_f16_d192x128_sharedkv_q2_paged: F16, 192, 128, SharedKv, 2;
+            attention attention_f16_d256_splitkv_q1, attention_f16_d256_splitkv_q1_paged: F16, 256, 256, SplitKv, 1;
+            attention attention_f16_d256_sharedkv_q1, attention_f16_d256_sharedkv_q1_paged: F16, 256, 256, SharedKv, 1;
+            attention attention_e4m3_d64_splitkv_q1, attention_e4m3_d64_splitkv_q1_paged: E4m3, 64, 64, SplitKv, 1;
+            attention attention_e4m3_d64_sharedkv_q1, attention_e4m3_d64_sharedkv_q1_paged: E4m3, 64, 64, SharedKv, 1;
+            attention attention_e4m3_d128_splitkv_q1, attention_e4m3_d128_splitkv_q1_paged: E4m3, 128, 128, SplitKv, 1;
+            attention attention_e4m3_d128_sharedkv_q1, attention_e4m3_d128_sharedkv_q1_paged: E4m3, 128, 128, SharedKv, 1;
+            attention attention_e4m3_d192x128_splitkv_q1, attention_e4m3_d192x128_splitkv_q1_paged: E4m3, 192, 128, SplitKv, 1;
+            attention attention_e4m3_d192x128_sharedkv_q1, attention_e4m3_d192x128_sharedkv_q1_paged: E4m3, 192, 128, SharedKv, 1;
+            attention attention_e4m3_d192_splitkv_q1, attention_e4m3_d192_splitkv_q1_paged: E4m3, 192, 192, SplitKv, 1;
+            attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
             combine combine;
+            merge merge_partials;
             read read_x4: 4;
             read read_x8: 8;
             read read_x16: 16;
@@ -233,25 +259,41 @@ macro_rules! for_each_kernel {
 pub(crate) use for_each_kernel;
 
 macro_rules! kernel_table {
-    ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+    ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
+     merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel, built for every target.
         pub const KERNELS: &[Kernel] = &[
-            $(Kernel {
-                name: stringify!($name),
-                role: Role::Attention {
-                    operand: Operand::$operand,
-                    head_dim_qk: $qk,
-                    head_dim_v: $v,
-                    shape: BlockShape::$shape,
-                    q_tiles: $q_tiles,
+            $(
+                Kernel {
+                    name: stringify!($name),
+                    role: Role::Attention {
+                        operand: Operand::$operand,
+                        head_dim_qk: $qk,
+                        head_dim_v: $v,
+                        shape: BlockShape::$shape,
+                        q_tiles: $q_tiles,
+                        paged: false,
+                    },
                 },
-            },)*
+                Kernel {
+                    name: stringify!($paged),
+                    role: Role::Attention {
+                        operand: Operand::$operand,
+                        head_dim_qk: $qk,
+                        head_dim_v: $v,
+                        shape: BlockShape::$shape,
+                        q_tiles: $q_tiles,
+                        paged: true,
+                    },
+                },
+            )*
             Kernel { name: stringify!($combine), role: Role::Combine },
+            Kernel { name: stringify!($merge), role: Role::Merge },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $operand $qk $v $shape $q_tiles)* $combine $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
@@ -285,27 +327,89 @@ impl Scalar for f32 {
     }
 }
 
+/// A kernel argument as 32-bit words, low and high.
+#[cfg(target_arch = "amdgpu")]
+trait Words {
+    fn split(self) -> [u32; 2];
+    fn join(words: [u32; 2]) -> Self;
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for u64 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self as u32, (self >> 32) as u32]
+    }
+    #[inline(always)]
+    fn join([low, high]: [u32; 2]) -> Self {
+        Self::from(low) | Self::from(high) << 32
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for Pointer {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        (self.expose_provenance() as u64).split()
+    }
+    #[inline(always)]
+    fn join(words: [u32; 2]) -> Self {
+        core::ptr::with_exposed_provenance_mut(u64::join(words) as usize)
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for u32 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self, 0]
+    }
+    #[inline(always)]
+    fn join([low, _]: [u32; 2]) -> Self {
+        low
+    }
+}
+#[cfg(target_arch = "amdgpu")]
+impl Words for f32 {
+    #[inline(always)]
+    fn split(self) -> [u32; 2] {
+        [self.to_bits(), 0]
+    }
+    #[inline(always)]
+    fn join([low, _]: [u32; 2]) -> Self {
+        Self::from_bits(low)
+    }
+}
+
 /// Calls `$apply` with the attention kernels' argument list.
+///
+/// LLVM leaves a list of 51 in memory on AMD (seen as scratch in every kernel); 49 it does not.
 macro_rules! attention_arguments {
     ($apply:ident! $($prefix:tt)*) => {
         $apply! { $($prefix)* {
-            /// Q: `[batch, sq, heads, head_dim_qk]`.
+            /// Q: `[batch, sq, heads, head_dim_qk]`, or packed `[total_q, heads, head_dim_qk]`.
             q: Pointer,
-            /// K: `[batch, sk, kv_heads, head_dim_qk]`.
+            /// K: `[batch, sk, kv_heads, head_dim_qk]`, packed `[total_kv, kv_heads, head_dim_qk]`, or pages
+            /// `[pages, page_size, kv_heads, head_dim_qk]`.
             k: Pointer,
-            /// V: `[batch, sk, kv_heads, head_dim_v]`.
+            /// V, likewise with `head_dim_v`.
             v: Pointer,
-            /// O: `[batch, sq, heads, head_dim_v]`; written when `num_splits` is 1.
+            /// O: as Q, with `head_dim_v`; written when `num_splits` is 1.
             o: Pointer,
-            /// LSE: fp32 `[batch, heads, sq]`, natural log, or null; written when `num_splits` is 1.
+            /// LSE: fp32 `[batch, heads, sq]` or `[heads, total_q]`, natural log, or null; written when `num_splits` is 1.
             lse: Pointer,
-            /// Partial O: fp32 `[num_splits, batch * kv_heads * rows, head_dim_v]`, normalised, where `rows`
-            /// is `sq * group` and row `r` is query `r / group` of head `kv_head * group + r % group`.
+            /// Partial O: fp32 `[num_splits, total_q, heads, head_dim_v]`, normalised, without the sink. The queries of
+            /// sequence `b` begin at `b * sq`, or where packed Q says.
             partial_o: Pointer,
-            /// Partial LSE: fp32 `[num_splits, batch * kv_heads * rows]`, natural log.
+            /// Partial LSE: fp32 `[num_splits, total_q, heads]`, natural log, without the sink.
             partial_lse: Pointer,
-            /// KV length of each sequence, int32 `[batch]`, or null: `sk` for all.
+            /// KV length of each sequence, int32 `[batch]`, or null: all that it has.
             kv_lens: Pointer,
+            /// Where each sequence's queries begin in packed Q and O, int32 `[batch + 1]`, or null: not packed.
+            cu_seqlens_q: Pointer,
+            /// Where each sequence's keys begin in packed K and V, int32 `[batch + 1]`, or null: not packed.
+            cu_seqlens_kv: Pointer,
+            /// The pages of each sequence, int32 `[batch, ...]`, or null without pages.
+            page_table: Pointer,
+            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used when `num_splits` is 1.
+            sink: Pointer,
             /// Of 8-bit elements: the factor that Q's values are to be multiplied by, fp32 `[1]` or `[batch, kv_heads]`.
             q_descale: Pointer,
             /// The same of K.
@@ -314,7 +418,7 @@ macro_rules! attention_arguments {
             v_descale: Pointer,
             /// Status word, u32: bits `STATUS_*` are set in it.
             status: Pointer,
-            /// Strides in elements.
+            /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.
             q_stride_batch: u64,
             q_stride_seq: u64,
             q_stride_head: u64,
@@ -327,16 +431,24 @@ macro_rules! attention_arguments {
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
-            /// Distances in floats between the factors of neighbouring KV heads: 0, one for all, or 1.
-            q_descale_stride: u32,
-            k_descale_stride: u32,
-            v_descale_stride: u32,
+            /// Distance of the sequences in the page table, in entries.
+            page_table_stride: u64,
+            /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head.
+            descales_per_head: u32,
             /// Sequences.
             batch: u32,
-            /// Queries of each sequence.
+            /// Queries of each sequence, at most where Q is packed.
             sq: u32,
-            /// KV tokens of each sequence at most; below 2^31.
+            /// KV tokens of each sequence at most; `sq + sk` is below 2^31.
             sk: u32,
+            /// Queries of all sequences.
+            total_q: u32,
+            /// KV tokens of packed K and V.
+            total_kv: u32,
+            /// Tokens of a page.
+            page_size: u32,
+            /// Pages that K and V have; at least one where a sequence has a token.
+            pages: u32,
             /// Head dim of Q and K: a multiple of 8, at most the kernel's.
             head_dim_qk: u32,
             /// Head dim of V and O, likewise.
@@ -351,12 +463,16 @@ macro_rules! attention_arguments {
             num_splits: u32,
             /// KV tokens of a split, a multiple of `tile_n`; 0: each sequence's tiles are shared out evenly.
             split_tokens: u32,
-            /// 1: query `i` sees keys `j <= i + len - sq`; 0: all keys.
-            causal: u32,
+            /// Of a sequence with `n` queries and `len` keys, query `i` sees the keys `j` with
+            /// `i + len - n - window_left <= j <= i + len - n + window_right`; `NO_BOUND`: no bound.
+            window_left: u32,
+            window_right: u32,
             /// Element type of `o`: an `Output` as u32.
             o_dtype: u32,
-            /// Softmax scale times log2(e).
+            /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap.
             scale_log2: f32,
+            /// Softcap times log2(e), or 0: none.
+            softcap_log2: f32,
         } }
     };
 }
@@ -369,28 +485,68 @@ macro_rules! combine_arguments {
             partial_o: Pointer,
             /// Partial LSE, as the attention kernels write it.
             partial_lse: Pointer,
-            /// O: `[batch, sq, heads, head_dim_v]`.
+            /// O: `[batch, sq, heads, head_dim_v]`. Packed, it is one sequence.
             o: Pointer,
             /// LSE: fp32 `[batch, heads, sq]`, natural log, or null.
             lse: Pointer,
+            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null.
+            sink: Pointer,
+            /// Where packed sequences begin, int32 `[batch + 1]`, or null: queries from the last one's end on belong to none.
+            cu_seqlens_q: Pointer,
             /// Strides in elements.
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
-            /// Rows: `batch * kv_heads * sq * group`; one block each.
+            /// Rows: `batch * sq * heads`; one block each.
             rows: u32,
+            /// Sequences that `cu_seqlens_q` tells of.
+            batch: u32,
             /// Queries of each sequence.
             sq: u32,
-            /// KV heads.
-            kv_heads: u32,
-            /// Query heads that share a KV head.
-            group: u32,
+            /// Query heads.
+            heads: u32,
             /// Head dim of V and O, a multiple of `COMBINE_WIDTH`.
             head_dim_v: u32,
             /// Parts of each sequence's KV.
             num_splits: u32,
             /// Element type of `o`: an `Output` as u32.
             o_dtype: u32,
+        } }
+    };
+}
+
+/// Calls `$apply` with the merge kernel's argument list.
+macro_rules! merge_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// What is merged: `MERGE_WORDS` u64 for each partial result.
+            partials: Pointer,
+            /// O: `[batch, sq, heads, head_dim_v]`.
+            o: Pointer,
+            /// LSE: fp32 `[batch, heads, sq]`, in the partial results' base, or null.
+            lse: Pointer,
+            /// Status word, u32: bits `STATUS_*` are set in it.
+            status: Pointer,
+            /// Strides in elements.
+            o_stride_batch: u64,
+            o_stride_seq: u64,
+            o_stride_head: u64,
+            /// Rows: `batch * sq * heads`; one warp each.
+            rows: u32,
+            /// Queries of each sequence.
+            sq: u32,
+            /// Heads.
+            heads: u32,
+            /// Head dim of V and O, a multiple of 4.
+            head_dim_v: u32,
+            /// Partial results.
+            count: u32,
+            /// Element type of the partial O: an `Output` as u32.
+            partial_dtype: u32,
+            /// Element type of `o`, likewise.
+            o_dtype: u32,
+            /// What an LSE grows by where the sum of exponentials doubles: ln 2, or 1 in base 2.
+            lse_per_octave: f32,
         } }
     };
 }
@@ -411,13 +567,13 @@ macro_rules! read_arguments {
     };
 }
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use {attention_arguments, combine_arguments, read_arguments};
+pub(crate) use {attention_arguments, combine_arguments, merge_arguments, read_arguments};
 
 macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "strides that belong together share one line")]
+        #[allow(missing_docs, reason = "strides, and bounds, share one line")]
         pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
 
         #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
@@ -433,6 +589,29 @@ macro_rules! define_arguments {
                 vec![$(Scalar::cell(self.$field)),*]
             }
         }
+        #[cfg(target_arch = "amdgpu")]
+        #[allow(dead_code, reason = "of the attention kernels' list alone")]
+        impl $name {
+            /// Arguments, in number.
+            pub(crate) const COUNT: usize = [$(stringify!($field)),*].len();
+
+            /// The arguments in order, two words each.
+            #[inline(always)]
+            pub(crate) fn words(self) -> [[u32; 2]; Self::COUNT] {
+                [$(Words::split(self.$field)),*]
+            }
+
+            /// The arguments whose words `words` gives, by their places.
+            #[inline(always)]
+            pub(crate) fn from_words(words: impl Fn(usize) -> [u32; 2]) -> Self {
+                let mut place = 0;
+                let mut next = || {
+                    place += 1;
+                    words(place - 1)
+                };
+                Self { $($field: Words::join(next())),* }
+            }
+        }
         const $text: &str = stringify!($($field: $ty,)*);
     };
 }
@@ -440,11 +619,13 @@ macro_rules! define_arguments {
 use std::{vec, vec::Vec};
 attention_arguments!(define_arguments! #[doc = "Arguments of an attention kernel."] AttentionArguments ATTENTION_TEXT);
 combine_arguments!(define_arguments! #[doc = "Arguments of the combine kernel."] CombineArguments COMBINE_TEXT);
+merge_arguments!(define_arguments! #[doc = "Arguments of the merge kernel."] MergeArguments MERGE_TEXT);
 read_arguments!(define_arguments! #[doc = "Arguments of a read kernel."] ReadArguments READ_TEXT);
 
 /// Hash of everything above that both sides must agree on: argument lists, kernels, tile sizes.
 pub const HASH: u64 = {
-    let mut hash = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
+    let mut hash =
+        Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
     let mut i = 0;
     while i < KERNELS.len() {
         hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);

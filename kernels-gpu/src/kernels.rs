@@ -1,8 +1,8 @@
 //! The entry points: one for each line of the ABI table.
 
 use crate::abi::{
-    AttentionArguments, BlockShape, CombineArguments, Geometry, Operand, Pointer, ReadArguments, attention_arguments,
-    combine_arguments, for_each_kernel, read_arguments,
+    AttentionArguments, BlockShape, CombineArguments, Geometry, MergeArguments, Operand, Pointer, ReadArguments,
+    attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
 };
 use crate::attention;
 use crate::gpu::tile::{self, Element};
@@ -25,11 +25,9 @@ macro_rules! kernel {
     };
 }
 
-macro_rules! define_kernels {
-    ($(attention $name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
-     combine $combine:ident;
-     $(read $read:ident: $unroll:literal;)*) => {
-        $(attention_arguments!(kernel! $name ({
+macro_rules! attention {
+    ($name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal, $paged:literal) => {
+        attention_arguments!(kernel! $name ({
             const G: Geometry = Geometry::of(VENDOR, Operand::$operand, $qk, $v, BlockShape::$shape, $q_tiles);
             const { assert!(Geometry::rows(VENDOR, Operand::$operand) == <tile::$operand as Element>::M) };
             attention::forward::<
@@ -43,9 +41,23 @@ macro_rules! define_kernels {
                 { G.stages as usize },
                 { match BlockShape::$shape { BlockShape::SplitKv => warp::SIZE, BlockShape::SharedKv => G.threads } },
                 { G.query_in_shared },
+                $paged,
             >
-        }) AttentionArguments);)*
+        }) AttentionArguments);
+    };
+}
+
+macro_rules! define_kernels {
+    ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     combine $combine:ident;
+     merge $merge:ident;
+     $(read $read:ident: $unroll:literal;)*) => {
+        $(
+            attention!($name: $operand, $qk, $v, $shape, $q_tiles, false);
+            attention!($paged: $operand, $qk, $v, $shape, $q_tiles, true);
+        )*
         combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
+        merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
         $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
     };
 }

@@ -285,7 +285,8 @@ impl Case {
 
     /// Whether the library refuses to split it: e4m3, causal, 2 to 383 queries.
     pub fn is_causal_e4m3(&self) -> bool {
-        self.format == Format::E4m3 && self.causal && (2..384).contains(&self.sq)
+        let causal = self.causal || self.window.is_some_and(|window| window.right == Some(0));
+        self.format == Format::E4m3 && causal && (2..384).contains(&self.sq)
     }
 
     /// The scale in f64: the caller's fp32 value, or the default.

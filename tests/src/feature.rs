@@ -1,4 +1,4 @@
-//! What cases may have that a kernel has to know of, and what kernels do not have yet.
+//! What cases may have that a kernel has to know of.
 
 use crate::case::{Case, Kv, Queries};
 
@@ -24,9 +24,6 @@ impl Feature {
     pub const ALL: [Self; 6] =
         [Self::PackedQueries, Self::PackedKv, Self::PagedKv, Self::Window, Self::Softcap, Self::Sink];
 
-    /// What no kernel has yet: suites leave it out.
-    pub const WITHHELD: &[Self] = &Self::ALL;
-
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -50,26 +47,4 @@ impl Feature {
             Self::Sink => case.sink.is_some(),
         }
     }
-
-    fn remove(self, case: &mut Case) {
-        match self {
-            Self::PackedQueries => case.queries = Queries::Dense,
-            Self::PackedKv | Self::PagedKv => case.kv = Kv::Dense,
-            Self::Window => case.window = None,
-            Self::Softcap => case.softcap = None,
-            Self::Sink => case.sink = None,
-        }
-    }
-}
-
-/// Takes out of `case` what no kernel has yet.
-pub fn withhold(case: &mut Case) {
-    for feature in Feature::WITHHELD.iter().filter(|feature| feature.is_in(case)).copied().collect::<Vec<_>>() {
-        feature.remove(case);
-    }
-}
-
-/// Whether there are kernels for all that `case` has.
-pub fn is_there(case: &Case) -> bool {
-    !Feature::WITHHELD.iter().any(|feature| feature.is_in(case))
 }

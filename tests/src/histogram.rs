@@ -25,7 +25,10 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
     let splits = plan.num_splits() as usize;
     let mut filled = vec![0; plan.units() as usize / splits];
     for (index, unit) in (0..plan.units()).filter_map(|index| plan.unit(index)).enumerate() {
-        let tokens = plan.tokens(unit, lengths[unit.batch as usize]);
+        let tokens = plan.tokens(
+            unit,
+            splitkv::Lengths { queries: case.query_lengths()[unit.batch as usize], keys: lengths[unit.batch as usize] },
+        );
         let blocks = filled.len();
         filled[index % blocks] += usize::from(!tokens.is_empty());
     }
@@ -120,7 +123,7 @@ impl Histogram {
     pub fn assert_composition(&self) {
         let least =
             [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0), (PADDED, 10.0), (SHARED_KV, 20.0), (TWO_TILES, 5.0)];
-        let features = Feature::ALL.into_iter().filter(|feature| !Feature::WITHHELD.contains(feature));
+        let features = Feature::ALL.into_iter();
         let features = features.map(|feature| (feature.name(), 10.0));
         for (name, least) in least.into_iter().chain(features) {
             assert!(self.percent(name) >= least, "less than {least} % of the cases have {name}:\n{self}");

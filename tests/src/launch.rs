@@ -1,13 +1,15 @@
 //! Runs a case on a device, with guards around all memory, and everything that is to be written poisoned.
 
 use splitkv::{
-    BlockShape, Buffer, DType, Descale, Executor, Graph, Inputs, KvLens, Options, Plan, Problem, Stream, Tensor, plan,
+    BlockShape, Buffer, DType, Descale, Executor, Graph, Inputs, KvLens, Offsets, Options, PageTable, Plan, Problem,
+    Status, Stream, Tensor, plan,
 };
 
-use crate::case::{Case, Lengths, Queries, Shape, Splits, starts};
+use crate::case::{Case, Known, Kv, Layout, Lengths, Queries, Shape, Splits, starts};
 use crate::compare::Output;
 use crate::data::Tensors;
 use crate::numeric::Format;
+use crate::pages::{Pages, pages};
 use crate::places::Place;
 use crate::site::Site;
 
@@ -37,18 +39,56 @@ pub fn problem(case: &Case) -> Problem {
         Lengths::Host(lengths) => KvLens::Host(lengths.clone()),
         Lengths::Device(_) => KvLens::Device,
     };
+    let [q, k, v] = case.per_head.map(|per_head| if per_head { Descale::PerHead } else { Descale::PerTensor });
     let dtype = case.format.into();
-    let problem = Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
+    let mut problem = Problem::new(case.batch, case.heads(), case.kv_heads, case.sq, case.sk, case.head_dim_qk, dtype)
         .head_dim_v(case.head_dim_v)
         .o_dtype(case.output.into())
         .causal(case.causal)
         .kv_lens(kv_lens)
+        .sink(case.sink.is_some())
+        .descales(q, k, v)
         .lse(case.lse);
-    let [q, k, v] = case.per_head.map(|per_head| if per_head { Descale::PerHead } else { Descale::PerTensor });
-    let problem = problem.descales(q, k, v);
-    match case.scale {
-        Some(scale) => problem.scale(scale),
-        None => problem,
+    if let Some(scale) = case.scale {
+        problem = problem.scale(scale);
+    }
+    if let Some(window) = case.window {
+        problem = problem.window(splitkv::Window { left: window.left, right: window.right });
+    }
+    if let Some(cap) = case.softcap {
+        problem = problem.softcap(cap);
+    }
+    if let Queries::Packed { known, .. } = case.queries {
+        let (offsets, total) = offsets(&case.query_lengths());
+        problem = problem.packed_queries(total, known_offsets(offsets, known));
+    }
+    match case.kv {
+        Kv::Dense => problem,
+        Kv::Packed { known, .. } => {
+            let (offsets, total) = offsets(&case.room());
+            problem.packed_kv(total, known_offsets(offsets, known))
+        }
+        Kv::Paged { page_size, known, .. } => {
+            let Pages { pages, width, table } = pages(case);
+            let table = match known {
+                Known::Host => PageTable::Host { width, pages: table.iter().map(|page| *page as u32).collect() },
+                Known::Device => PageTable::Device { width },
+            };
+            problem.paged(pages, page_size, table)
+        }
+    }
+}
+
+/// Where sequences of these lengths begin, and at last where all of them end.
+fn offsets(lengths: &[usize]) -> (Vec<u32>, usize) {
+    let (starts, total) = starts(lengths);
+    (starts.iter().chain([&total]).map(|start| *start as u32).collect(), total)
+}
+
+fn known_offsets(offsets: Vec<u32>, known: Known) -> Offsets {
+    match known {
+        Known::Host => Offsets::Host(offsets),
+        Known::Device => Offsets::Device,
     }
 }
 
@@ -63,7 +103,7 @@ pub fn options(case: &Case) -> Options {
         Shape::SplitKv => BlockShape::SplitKv,
         Shape::SharedKv => BlockShape::SharedKv,
     });
-    Options { splits, q_tiles: case.q_tiles, block_shape }
+    Options { splits, q_tiles: case.q_tiles, block_shape, ..Options::default() }
 }
 
 /// The plan of a case.
@@ -109,6 +149,44 @@ impl Bits {
     }
 }
 
+/// The tensors of a run.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names are those of the library")]
+pub struct Given {
+    pub q: Tensor,
+    pub k: Tensor,
+    pub v: Tensor,
+    pub o: Tensor,
+    pub lse: Option<Tensor>,
+    pub kv_lens: Option<Tensor>,
+    pub cu_seqlens_q: Option<Tensor>,
+    pub cu_seqlens_kv: Option<Tensor>,
+    pub page_table: Option<Tensor>,
+    pub sink: Option<Tensor>,
+    /// Factors of Q, K and V; with e4m3.
+    pub descales: Option<[Tensor; 3]>,
+}
+
+impl Given {
+    /// As the library takes them.
+    pub fn inputs(&self) -> Inputs<'_> {
+        let [q_descale, k_descale, v_descale] =
+            self.descales.as_ref().map_or([None; 3], |all| all.each_ref().map(Some));
+        Inputs {
+            lse: self.lse.as_ref(),
+            kv_lens: self.kv_lens.as_ref(),
+            cu_seqlens_q: self.cu_seqlens_q.as_ref(),
+            cu_seqlens_kv: self.cu_seqlens_kv.as_ref(),
+            page_table: self.page_table.as_ref(),
+            sink: self.sink.as_ref(),
+            q_descale,
+            k_descale,
+            v_descale,
+            ..Inputs::new(&self.q, &self.k, &self.v, &self.o)
+        }
+    }
+}
+
 /// A case on a device, ready to be launched any number of times.
 pub struct Launch {
     // First, so that they are dropped before the memory that they use.
@@ -116,14 +194,7 @@ pub struct Launch {
     stream: Stream,
     case: Case,
     plan: Plan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kv_lens: Option<Tensor>,
-    /// Factors of Q, K and V; with e4m3.
-    descales: Option<[Tensor; 3]>,
-    o_tensor: Tensor,
-    lse_tensor: Option<Tensor>,
+    given: Given,
     inputs: Vec<Guarded>,
     o: Guarded,
     lse: Guarded,
@@ -141,21 +212,6 @@ impl Launch {
         let inputs: Vec<Guarded> =
             tensors.buffers.iter().map(|bytes| Guarded::new(site, bytes)).collect::<Result<_, _>>()?;
         let input = |place: &Place| inputs[place.buffer].tensor(case.format, place);
-        let kv_lens = match &case.lengths {
-            Lengths::Device(lengths) => {
-                let lengths: Vec<i32> = lengths.iter().map(|length| *length as i32).collect();
-                Some(Tensor::from_host(device, &lengths, &[case.batch])?)
-            }
-            _ => None,
-        };
-        let descale = |tensor: usize| {
-            let shape: &[usize] = if case.per_head[tensor] { &[case.batch, case.kv_heads] } else { &[1] };
-            Tensor::from_host(device, &tensors.descales[tensor], shape)
-        };
-        let descales = match case.format {
-            Format::E4m3 => Some([descale(0)?, descale(1)?, descale(2)?]),
-            _ => None,
-        };
         let o_place = case.output_place();
         let o = Guarded::new(site, &vec![POISON; o_place.end() * case.output.size()])?;
         let queries: usize = case.query_lengths().iter().sum();
@@ -173,23 +229,40 @@ impl Launch {
         let inner =
             unsafe { Buffer::from_raw(device, workspace.buffer.address() + GUARD as u64, plan.workspace_bytes()) };
         let executor = Executor::with_workspace(device, &site.kernels, &plan, inner)?;
-        Ok(Self {
+        let descale = |tensor: usize| {
+            let shape: &[usize] = if case.per_head[tensor] { &[case.batch, case.kv_heads] } else { &[1] };
+            Tensor::from_host(device, &tensors.descales[tensor], shape)
+        };
+        let given = Given {
             q: input(&tensors.places.q)?,
             k: input(&tensors.places.k)?,
             v: input(&tensors.places.v)?,
-            kv_lens,
-            descales,
-            o_tensor: o.tensor(case.output, &o_place)?,
-            o,
-            lse,
-            lse_tensor,
-            workspace,
-            stream: device.stream()?,
-            executor,
-            plan,
-            inputs,
-            case: case.clone(),
-        })
+            o: o.tensor(case.output, &o_place)?,
+            lse: lse_tensor,
+            kv_lens: match &case.lengths {
+                Lengths::Device(lengths) => Some(integers(site, lengths, &[case.batch])?),
+                Lengths::Full | Lengths::Host(_) => None,
+            },
+            cu_seqlens_q: match case.queries {
+                Queries::Packed { known: Known::Device, .. } => Some(cu_seqlens(site, &case.query_lengths())?),
+                Queries::Packed { .. } | Queries::Dense => None,
+            },
+            cu_seqlens_kv: match case.kv {
+                Kv::Packed { known: Known::Device, .. } => Some(cu_seqlens(site, &case.room())?),
+                Kv::Packed { .. } | Kv::Paged { .. } | Kv::Dense => None,
+            },
+            page_table: match case.kv {
+                Kv::Paged { known: Known::Device, .. } => Some(page_table(site, case)?),
+                Kv::Paged { .. } | Kv::Packed { .. } | Kv::Dense => None,
+            },
+            sink: case.sinks().map(|sinks| Tensor::from_host(device, &sinks, &[sinks.len()])).transpose()?,
+            descales: match case.format {
+                Format::E4m3 => Some([descale(0)?, descale(1)?, descale(2)?]),
+                Format::Bf16 | Format::F16 | Format::F32 => None,
+            },
+        };
+        let stream = device.stream()?;
+        Ok(Self { executor, stream, case: case.clone(), plan, given, inputs, o, lse, workspace })
     }
 
     /// The plan.
@@ -197,9 +270,25 @@ impl Launch {
         &self.plan
     }
 
-    /// Q, K and V.
-    pub fn inputs(&self) -> (&Tensor, &Tensor, &Tensor) {
-        (&self.q, &self.k, &self.v)
+    /// The tensors.
+    pub fn given(&self) -> &Given {
+        &self.given
+    }
+
+    /// Gives the work to the stream with other tensors.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn enqueue(&mut self, given: &Given) -> splitkv::Result<()> {
+        self.executor.run(&self.stream, &given.inputs())
+    }
+
+    /// What the runs so far found wrong.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn status(&mut self) -> splitkv::Result<Status> {
+        self.executor.status()
     }
 
     /// Fills outputs, workspace and their guards with `byte`. They hold 0xff at first: NaN in every format.
@@ -219,7 +308,7 @@ impl Launch {
     /// # Errors
     /// The library's.
     pub fn run(&mut self) -> Result<(), Failure> {
-        self.enqueue()?;
+        self.executor.run(&self.stream, &self.given.inputs())?;
         Ok(self.stream.synchronize()?)
     }
 
@@ -228,8 +317,7 @@ impl Launch {
     /// # Errors
     /// The library's.
     pub fn capture(&mut self) -> Result<Graph, Failure> {
-        let stream = self.stream.clone();
-        Ok(stream.capture(|| self.enqueue())?)
+        Ok(self.stream.capture(|| self.executor.run(&self.stream, &self.given.inputs()))?)
     }
 
     /// Launches a graph and waits.
@@ -249,9 +337,7 @@ impl Launch {
     /// # Panics
     /// If the case's lengths are not on the device.
     pub fn set_lengths(&self, lengths: &[i32]) -> Result<(), Failure> {
-        let tensor = self.kv_lens.as_ref().expect("lengths on the device");
-        let bytes: Vec<u8> = lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
-        Ok(tensor.buffer().write(tensor.offset(), &bytes)?)
+        overwrite(self.given.kv_lens.as_ref().expect("lengths on the device"), lengths)
     }
 
     /// Gives Q, K or V (`tensor` 0, 1 or 2) other factors.
@@ -262,33 +348,43 @@ impl Launch {
     /// # Panics
     /// If the case is not of e4m3.
     pub fn set_descales(&self, tensor: usize, factors: &[f32]) -> Result<(), Failure> {
-        let tensor = &self.descales.as_ref().expect("factors")[tensor];
+        let tensor = &self.given.descales.as_ref().expect("factors")[tensor];
         let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
         Ok(tensor.buffer().write(tensor.offset(), &bytes)?)
     }
 
-    /// Factors of Q, K and V; with e4m3.
-    pub fn descales(&self) -> Option<&[Tensor; 3]> {
-        self.descales.as_ref()
+    /// Gives the sequences other pages; only where the device alone knows them.
+    ///
+    /// # Errors
+    /// The library's.
+    ///
+    /// # Panics
+    /// If the case's table is not on the device.
+    pub fn set_table(&self, table: &[i32]) -> Result<(), Failure> {
+        let tensor = self.given.page_table.as_ref().expect("a table on the device");
+        overwrite(tensor, &rows_apart(table, tensor.shape()[1], tensor.strides()[0]))
     }
 
-    fn enqueue(&mut self) -> splitkv::Result<()> {
-        let [q_descale, k_descale, v_descale] = match &self.descales {
-            Some(descales) => descales.each_ref().map(Some),
-            None => [None; 3],
-        };
-        let inputs = Inputs {
-            q: &self.q,
-            k: &self.k,
-            v: &self.v,
-            o: &self.o_tensor,
-            lse: self.lse_tensor.as_ref(),
-            kv_lens: self.kv_lens.as_ref(),
-            q_descale,
-            k_descale,
-            v_descale,
-        };
-        self.executor.run(&self.stream, &inputs)
+    /// Gives packed queries other places; only where the device alone knows them.
+    ///
+    /// # Errors
+    /// The library's.
+    ///
+    /// # Panics
+    /// If the case's offsets are not on the device.
+    pub fn set_query_offsets(&self, offsets: &[i32]) -> Result<(), Failure> {
+        overwrite(self.given.cu_seqlens_q.as_ref().expect("offsets on the device"), offsets)
+    }
+
+    /// Gives packed KV other places; only where the device alone knows them.
+    ///
+    /// # Errors
+    /// The library's.
+    ///
+    /// # Panics
+    /// If the case's offsets are not on the device.
+    pub fn set_kv_offsets(&self, offsets: &[i32]) -> Result<(), Failure> {
+        overwrite(self.given.cu_seqlens_kv.as_ref().expect("offsets on the device"), offsets)
     }
 
     /// The outputs, once it is certain that nothing else was written: inputs, guards, and the gaps of O.
@@ -315,6 +411,36 @@ impl Launch {
         }
         Ok(Bits { o, lse })
     }
+}
+
+/// An int32 tensor without gaps.
+fn integers(site: &Site, values: &[u32], shape: &[usize]) -> splitkv::Result<Tensor> {
+    let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
+    Tensor::from_host(&site.device, &values, shape)
+}
+
+fn cu_seqlens(site: &Site, lengths: &[usize]) -> splitkv::Result<Tensor> {
+    integers(site, &offsets(lengths).0, &[lengths.len() + 1])
+}
+
+/// The table of a case; where tensors have gaps, with gaps after its rows.
+fn page_table(site: &Site, case: &Case) -> splitkv::Result<Tensor> {
+    let Pages { width, table, .. } = pages(case);
+    let stride = if case.layout == Layout::Padded { width + 3 } else { width };
+    let values = rows_apart(&table, width, stride);
+    let whole = Tensor::from_host(&site.device, &values, &[values.len()])?;
+    Tensor::new(whole.buffer().clone(), whole.offset(), DType::I32, &[case.batch, width], &[stride, 1])
+}
+
+/// Rows of `width` values, `stride` apart, with nothing of use between.
+fn rows_apart(values: &[i32], width: usize, stride: usize) -> Vec<i32> {
+    let rows = values.chunks_exact(width.max(1));
+    rows.flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(i32::MIN, stride - width))).collect()
+}
+
+fn overwrite(tensor: &Tensor, values: &[i32]) -> Result<(), Failure> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Ok(tensor.buffer().write(tensor.offset(), &bytes)?)
 }
 
 /// Takes the rows out of a buffer, which is left with `filling` in their place.

@@ -31,3 +31,4 @@ pub mod reference;
 pub mod site;
 pub mod strategy;
 pub mod tolerance;
+pub mod wrong;

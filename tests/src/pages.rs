@@ -38,13 +38,11 @@ pub fn pages(case: &Case) -> Pages {
     let (common, mut free) = (order.clone(), order.into_iter().skip(shared));
     let mut table = Vec::with_capacity(case.batch * width);
     for needed in needed {
-        for column in 0..width {
-            table.push(match column {
-                _ if column >= needed => garbage(pages, &mut rng),
-                _ if column < shared => common[column],
-                _ => free.next().expect("the pool has three times as many"),
-            });
-        }
+        table.extend((0..width).map(|column| match common.get(column) {
+            _ if column >= needed => garbage(pages, &mut rng),
+            Some(page) if column < shared => *page,
+            _ => free.next().expect("the pool has three times as many"),
+        }));
     }
     Pages { pages, width, table }
 }

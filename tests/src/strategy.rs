@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use splitkv::{Catalogue, Target};
 
 use crate::case::{Case, Data, Known, Kv, Layout, Lengths, Queries, Shape, Splits, Window};
-use crate::feature;
 use crate::launch::problem;
 use crate::numeric::Format;
 
@@ -78,7 +77,6 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
         }
         case.kv = kv.kv(&case);
         case.lengths = fractions.lengths(&case);
-        feature::withhold(&mut case);
         case
     })
 }

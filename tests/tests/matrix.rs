@@ -1,12 +1,11 @@
-//! The shapes that attention libraries are usually tested on, as tables: FlashAttention's forward and combine matrices,
-//! here with every LSE checked, automatic splits, and a group beyond 6.
-//!
-//! Left out until the product has them: a local window, softcap, a sink; and the KV-cache matrix with its page tables.
+//! The shapes that attention libraries are usually tested on, as tables: FlashAttention's forward, KV-cache and combine
+//! matrices, here with every LSE checked, automatic splits, and a group beyond 6.
 //!
 //! In full on a GPU. Where kernels are interpreted, a part of what is small enough, picked by its place in the table, so
 //! that it is the same each time.
 
-use splitkv_tests::case::{Case, Lengths, Splits};
+use fastrand::Rng;
+use splitkv_tests::case::{Case, Known, Kv, Layout, Lengths, Splits, Window};
 use splitkv_tests::compare::compare;
 use splitkv_tests::data::Tensors;
 use splitkv_tests::launch::run;
@@ -49,7 +48,19 @@ const FORWARD: [(usize, usize); 26] = [
 const HEADS: [(usize, usize); 4] = [(6, 1), (3, 2), (1, 6), (1, 12)];
 /// With so many queries or more there is one head, for the reference's sake.
 const LONG: usize = 2048;
+const MASKS: [Mask; 3] = [Mask::None, Mask::Causal, Mask::Local];
+const SOFTCAPS: [Option<f32>; 2] = [None, Some(15.0)];
+const SINKS: [bool; 2] = [false, true];
 const FORWARD_SPLITS: [Splits; 3] = [Splits::Auto, Splits::Exact(1), Splits::Exact(3)];
+
+/// Queries and keys of the KV-cache matrix.
+const CACHE: [(usize, usize); 8] =
+    [(1, 128), (1, 339), (3, 1024), (64, 800), (64, 256), (3, 799), (64, 2048), (16, 20_000)];
+const CACHE_BATCH: usize = 5;
+const CACHE_DIMS: [usize; 2] = [64, 128];
+/// Tokens of a page; without one the cache is a row of the batch.
+const PAGE_SIZES: [Option<usize>; 4] = [None, Some(1), Some(4), Some(128)];
+const CACHE_SPLITS: [Splits; 3] = [Splits::Auto, Splits::Exact(1), Splits::Exact(3)];
 
 /// Queries and splits of the combine matrix.
 const COMBINE_QUERIES: [usize; 10] = [1, 2, 3, 32, 64, 113, 108, 256, 640, 1024];
@@ -59,20 +70,92 @@ const COMBINE_FORMATS: [(Format, Format); 3] = [(Bf16, F32), (F16, F16), (Bf16, 
 
 /// What a case may cost where kernels are interpreted: rows times keys times head dims.
 const SMALL: usize = 4 << 20;
+/// The same of the KV-cache matrix, which has long KV.
+const SMALL_CACHE: usize = 40 << 20;
+
+/// A mask of the matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mask {
+    None,
+    Causal,
+    /// A window of random size.
+    Local,
+}
+
+impl Mask {
+    fn apply(self, case: &mut Case) {
+        case.causal = self == Self::Causal;
+        if self == Self::Local {
+            let mut rng = Rng::with_seed(case.seed);
+            let mut bound = || Some(rng.u32(..case.sk as u32));
+            case.window = Some(Window { left: bound(), right: bound() });
+        }
+    }
+}
 
 fn forward() -> Vec<Case> {
     let mut cases = Vec::new();
     for (sq, sk) in FORWARD {
         for (head_dim_qk, head_dim_v) in DIMS {
             for (kv_heads, group) in if sq < LONG { &HEADS[..] } else { &[(1, 1)] } {
-                for causal in [false, true] {
+                for (mask, softcap, with_sink) in scores() {
                     // Formats alternate along the table, and so do batches of one and two sequences.
                     let index = cases.len();
                     let format = [Bf16, F16][index / 8 % 2];
                     let batch = if sq < LONG { 1 + index / 16 % 2 } else { 1 };
                     let plain = Case::new(batch, sq, sk, *kv_heads, *group);
+                    let sink = with_sink.then(|| vec![Some(1.0), Some(-0.5), None, Some(4.0)]);
                     let seed = index as u64;
-                    cases.push(Case { head_dim_qk, head_dim_v, causal, format, output: format, seed, ..plain });
+                    let mut case =
+                        Case { head_dim_qk, head_dim_v, softcap, sink, format, output: format, seed, ..plain };
+                    mask.apply(&mut case);
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// What is done to scores, each with each.
+fn scores() -> impl Iterator<Item = (Mask, Option<f32>, bool)> {
+    let capped = |mask| SOFTCAPS.into_iter().map(move |softcap| (mask, softcap));
+    MASKS.into_iter().flat_map(capped).flat_map(|(mask, softcap)| SINKS.map(|sink| (mask, softcap, sink)))
+}
+
+/// Lengths random from 1 to `sk`, known to the device alone. Tables too, where there are pages.
+fn cache() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (sq, sk) in CACHE {
+        for head_dim in CACHE_DIMS {
+            for page_size in PAGE_SIZES {
+                for (kv_heads, group) in &HEADS[..3] {
+                    for causal in [false, true] {
+                        let seed = cases.len() as u64;
+                        let mut rng = Rng::with_seed(seed);
+                        let lengths = (0..CACHE_BATCH).map(|_| rng.u32(1..=sk as u32)).collect();
+                        let known = Known::Device;
+                        let kv = page_size.map_or(Kv::Dense, |page_size| Kv::Paged {
+                            page_size,
+                            shared: 0,
+                            spare: 0,
+                            known,
+                        });
+                        let layout = [Layout::Contiguous, Layout::Interleaved][cases.len() / 4 % 2];
+                        let format = [Bf16, F16][cases.len() / 8 % 2];
+                        cases.push(Case {
+                            head_dim_qk: head_dim,
+                            head_dim_v: head_dim,
+                            causal,
+                            kv,
+                            lengths: Lengths::Device(lengths),
+                            layout,
+                            format,
+                            output: format,
+                            seed,
+                            ..Case::new(CACHE_BATCH, sq, sk, *kv_heads, *group)
+                        });
+                    }
                 }
             }
         }
@@ -103,9 +186,9 @@ fn cost(case: &Case) -> usize {
     case.batch * case.heads() * case.sq * case.sk * (case.head_dim_qk + case.head_dim_v)
 }
 
-/// Every `step`th of the small cases.
-fn thinned(cases: Vec<Case>, step: usize) -> Vec<Case> {
-    cases.into_iter().filter(|case| cost(case) <= SMALL).step_by(step).collect()
+/// Every `step`th of the cases that cost no more than `small`.
+fn thinned(cases: Vec<Case>, small: usize, step: usize) -> Vec<Case> {
+    cases.into_iter().filter(|case| cost(case) <= small).step_by(step).collect()
 }
 
 /// Runs a case with each of `splits` and compares with the reference.
@@ -120,25 +203,46 @@ fn right(site: &Site, case: &Case, splits: &[Splits]) -> usize {
     splits.len()
 }
 
+/// Runs a matrix: in full, each case with each of `splits`; or its thinned part, whose cases take turns.
+fn run_matrix(site: &Site, all: Vec<Case>, thinned: Vec<Case>, splits: &[Splits]) -> usize {
+    if !site.is_emulated() {
+        return all.iter().map(|case| right(site, case, splits)).sum();
+    }
+    let one = |(index, case)| right(site, case, &splits[index % splits.len()..][..1]);
+    thinned.iter().enumerate().map(one).sum()
+}
+
 /// Steps through the small cases of the tables, prime to the number of values of each axis.
-const FORWARD_STEP: usize = 7;
+const FORWARD_STEP: usize = 17;
+const CACHE_STEP: usize = 5;
 const COMBINE_STEP: usize = 17;
+
+fn thinned_forward() -> Vec<Case> {
+    thinned(forward(), SMALL, FORWARD_STEP)
+}
+
+fn thinned_cache() -> Vec<Case> {
+    thinned(cache(), SMALL_CACHE, CACHE_STEP)
+}
+
+fn thinned_combine() -> Vec<Case> {
+    thinned(combine(), SMALL, COMBINE_STEP)
+}
 
 #[test]
 fn the_forward_matrix() {
-    suite("matrix::the_forward_matrix", |site| {
-        if !site.is_emulated() {
-            return forward().iter().map(|case| right(site, case, &FORWARD_SPLITS)).sum();
-        }
-        let one = |(index, case)| right(site, case, &FORWARD_SPLITS[index % FORWARD_SPLITS.len()..][..1]);
-        thinned(forward(), FORWARD_STEP).iter().enumerate().map(one).sum()
-    });
+    suite("matrix::the_forward_matrix", |site| run_matrix(site, forward(), thinned_forward(), &FORWARD_SPLITS));
+}
+
+#[test]
+fn the_kv_cache_matrix() {
+    suite("matrix::the_kv_cache_matrix", |site| run_matrix(site, cache(), thinned_cache(), &CACHE_SPLITS));
 }
 
 #[test]
 fn the_combine_matrix() {
     suite("matrix::the_combine_matrix", |site| {
-        let cases = if site.is_emulated() { thinned(combine(), COMBINE_STEP) } else { combine() };
+        let cases = if site.is_emulated() { thinned_combine() } else { combine() };
         cases.iter().map(|case| right(site, case, &[case.splits])).sum()
     });
 }
@@ -146,9 +250,8 @@ fn the_combine_matrix() {
 /// What is left for an emulator still has each value of every axis but the lengths.
 #[test]
 fn the_thinned_matrices_turn_every_axis() {
-    let forward = thinned(forward(), FORWARD_STEP);
-    let combine = thinned(combine(), COMBINE_STEP);
-    println!("{} of the forward matrix, {} of the combine matrix", forward.len(), combine.len());
+    let [forward, cache, combine] = [thinned_forward(), thinned_cache(), thinned_combine()];
+    println!("{} of the forward, {} of the cache, {} of the combine matrix", forward.len(), cache.len(), combine.len());
     for dims in DIMS {
         for cases in [&forward, &combine] {
             assert!(cases.iter().any(|case| (case.head_dim_qk, case.head_dim_v) == dims), "{dims:?}");
@@ -157,9 +260,25 @@ fn the_thinned_matrices_turn_every_axis() {
     for heads in HEADS {
         assert!(forward.iter().any(|case| (case.kv_heads, case.group) == heads), "{heads:?}");
     }
-    for (causal, format) in [(false, Bf16), (false, F16), (true, Bf16), (true, F16)] {
-        let is = |case: &Case| (case.causal, case.format) == (causal, format);
-        assert!(forward.iter().any(is), "causal {causal}, {format:?}");
+    for (mask, softcap, sink) in scores() {
+        for format in [Bf16, F16] {
+            let causal = mask == Mask::Causal;
+            let has = |case: &Case| (case.causal, case.window.is_some()) == (causal, mask == Mask::Local);
+            let is =
+                |case: &Case| has(case) && (case.softcap, case.sink.is_some(), case.format) == (softcap, sink, format);
+            assert!(forward.iter().any(is), "{mask:?}, {softcap:?}, {sink}, {format:?}");
+        }
+    }
+    for head_dim in CACHE_DIMS {
+        for (kv_heads, group) in &HEADS[..3] {
+            let is = |case: &&Case| (case.head_dim_v, case.kv_heads, case.group) == (head_dim, *kv_heads, *group);
+            assert!(cache.iter().any(|case| is(&case)), "{head_dim}, {kv_heads}/{group}");
+        }
+    }
+    for (kv, causal) in PAGE_SIZES.into_iter().flat_map(|page_size| [(page_size, false), (page_size, true)]) {
+        let size = |case: &Case| if let Kv::Paged { page_size, .. } = case.kv { Some(page_size) } else { None };
+        let found = cache.iter().any(|case| (size(case), case.causal) == (kv, causal));
+        assert!(found, "pages of {kv:?}, causal {causal}");
     }
     for splits in COMBINE_SPLITS {
         assert!(combine.iter().any(|case| case.splits == Splits::Exact(splits)), "{splits}");

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use kernels_gpu::abi::Role;
 use splitkv::{AttentionOptions, BlockShape, Tensor, attention};
-use splitkv_tests::case::{Case, Data, Lengths, Shape, Splits};
+use splitkv_tests::case::{Case, Data, Kv, Lengths, Queries, Shape, Splits};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
 use splitkv_tests::histogram::Histogram;
@@ -184,7 +184,7 @@ fn edges(site: &Site, case: &Case) -> Result<Vec<usize>, Failure> {
     let plan = plan_case(site, case)?;
     let chunk = plan.geometry().chunk as usize;
     let splits = (0..plan.units()).filter_map(|index| plan.unit(index)).flat_map(|unit| {
-        let tokens = plan.tokens(unit, case.sk);
+        let tokens = plan.tokens(unit, splitkv::Lengths { queries: case.sq, keys: case.sk });
         [tokens.start, tokens.end]
     });
     let mut edges: Vec<usize> = splits.chain((0..=case.sk).step_by(chunk)).chain([case.sk]).collect();
@@ -215,10 +215,18 @@ fn a_sequence_alone() {
         let case = Case { splits, ..case.clone() };
         let tensors = Tensors::new(&case);
         let (together, _) = run(site, &case, &tensors)?;
-        let lengths = case.lengths();
+        let (queries, lengths) = (case.query_lengths(), case.lengths());
         for (index, length) in lengths.iter().enumerate() {
-            // Alone, its length is the maximum.
-            let alone = Case { batch: 1, sk: *length, lengths: Lengths::Full, ..case.clone() };
+            // Alone, its length is the maximum, and it has all pages to itself.
+            let mut alone = Case { batch: 1, sk: *length, lengths: Lengths::Full, ..case.clone() };
+            if let Queries::Packed { lengths, .. } = &mut alone.queries {
+                *lengths = vec![queries[index] as u32];
+            }
+            match &mut alone.kv {
+                Kv::Dense => {}
+                Kv::Packed { room, .. } => *room = vec![*length as u32],
+                Kv::Paged { shared, .. } => *shared = 0,
+            }
             let (got, _) = run(site, &alone, &tensors.sequence(index, &alone))?;
             same_bits(&format!("sequence {index}"), &got, &together.sequence(&case, index))?;
         }
@@ -235,20 +243,26 @@ fn the_one_call_function() {
             Lengths::Host(lengths) | Lengths::Device(lengths) => Some(lengths.clone()),
         };
         let lengths = kv_lens.clone().map_or(Lengths::Full, Lengths::Host);
-        let case = Case { lengths, ..case.clone() };
+        // Its sequences lie apart.
+        let case = Case { lengths, queries: Queries::Dense, kv: Kv::Dense, ..case.clone() };
+        let kv_lens = kv_lens.map(|lens| lens.iter().map(|&len| len.min(case.sk as u32)).collect());
         let mut launch = Launch::new(site, &case, &Tensors::new(&case))?;
         launch.run()?;
+        let given = launch.given();
+        let problem = problem(&case);
         let options = AttentionOptions {
             causal: case.causal,
+            window: problem.window,
             scale: case.scale,
+            softcap: case.softcap,
+            sink: given.sink.clone(),
             kv_lens,
             lse: case.lse,
             o_dtype: Some(case.output.into()),
-            descales: launch.descales().cloned(),
+            descales: launch.given().descales.clone(),
             plan: options(&case),
         };
-        let (q, k, v) = launch.inputs();
-        let (o, lse) = attention(&site.device, &site.kernels, q, k, v, &options)?;
+        let (o, lse) = attention(&site.device, &site.kernels, &given.q, &given.k, &given.v, &options)?;
         let bytes = |tensor: &Tensor| {
             let mut bytes = vec![0; tensor.elements() * tensor.dtype().size_of()];
             tensor.buffer().read(tensor.offset(), &mut bytes).map(|()| bytes)

@@ -235,7 +235,7 @@ fn wild_problems_are_planned_or_refused() {
             .lse(lse);
         problem.scale = scale;
         let (block_shape, q_tiles) = kernel;
-        let options = Options { splits, q_tiles, block_shape };
+        let options = Options { splits, q_tiles, block_shape, ..Options::default() };
         for target in Target::ALL {
             match plan(&problem, &options, &DeviceProps::of(target), &Catalogue::of(target)) {
                 Ok(_) | Err(Error::Argument { .. }) => {}
@@ -283,12 +283,10 @@ impl Setup {
     fn with(&mut self, name: &str, tensor: Option<&Tensor>) -> Result<()> {
         let given = |this: &'static str, own| if this == name { tensor } else { Some(own) };
         let needed = |this, own| given(this, own).expect("only lse and kv_lens can be left out");
-        let [q, k, v, o] =
-            [("q", &self.q), ("k", &self.k), ("v", &self.v), ("o", &self.o)].map(|(name, own)| needed(name, own));
         let inputs = Inputs {
             lse: given("lse", &self.lse),
             kv_lens: given("kv_lens", &self.kv_lens),
-            ..Inputs::new(q, k, v, o)
+            ..Inputs::new(needed("q", &self.q), needed("k", &self.k), needed("v", &self.v), needed("o", &self.o))
         };
         self.executor.run(&self.stream, &inputs)?;
         self.stream.synchronize()
@@ -319,8 +317,9 @@ fn wrong_tensors(site: &Site) -> Result<usize> {
         ("v", setup.problem.v_shape()),
         ("o", setup.problem.o_shape()),
     ];
-    for (name, [batch, seq, heads, dim]) in tensors {
-        let shape = [batch, seq, heads, dim];
+    for (name, shape) in tensors {
+        let shape: [usize; 4] = shape.try_into().expect("not packed");
+        let [batch, seq, heads, dim] = shape;
         let strides = [seq * heads * dim, heads * dim, dim, 1];
         let mut refused = |dtype, offset, shape: &[usize], strides: &[usize], given: &str, allowed: &str| {
             let tensor = setup.view(site, dtype, offset, shape, strides)?;
@@ -337,7 +336,7 @@ fn wrong_tensors(site: &Site) -> Result<usize> {
         refused(DType::Bf16, 0, &shape, &[2 * strides[0], 2 * strides[1], 2 * dim, 2], "strides", "1 as the last")?;
     }
     // Inputs may share elements, as a broadcast does; outputs may not.
-    let [batch, seq, heads, dim] = setup.problem.o_shape();
+    let [batch, seq, heads, dim] = setup.problem.o_shape()[..] else { panic!("packed") };
     let broadcast = setup.view(site, DType::Bf16, 0, &[batch, seq, heads, dim], &[0, heads * dim, dim, 1])?;
     assert_refused(setup.with("o", Some(&broadcast)), "o", "strides", "apart");
     setup.with("q", Some(&broadcast))?;
@@ -347,7 +346,7 @@ fn wrong_tensors(site: &Site) -> Result<usize> {
 
     assert_refused(setup.with("lse", None), "lse", "none", "as planned");
     assert_refused(setup.with("kv_lens", None), "kv_lens", "none", "as planned");
-    let [batch, heads, sq] = setup.problem.lse_shape();
+    let [batch, heads, sq] = setup.problem.lse_shape()[..] else { panic!("packed") };
     let lse = setup.view(site, DType::F32, 0, &[batch, heads, sq], &[1, batch, batch * heads])?;
     assert_refused(setup.with("lse", Some(&lse)), "lse", "strides", "no gaps");
     let lse = Tensor::zeros(&site.device, DType::Bf16, &[batch, heads, sq])?;

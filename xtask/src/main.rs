@@ -106,13 +106,14 @@ enum Task {
         #[arg(long)]
         accept: bool,
     },
-    /// Run a benchmark: `cargo xtask bench -- decode --help`.
+    /// Run a benchmark: `split-kv` sweeps the splits of one problem, `decode` times decodes against the memory's read
+    /// ceiling and other libraries. Each has its own `--help`: `cargo xtask bench split-kv --help`.
     Bench {
         #[command(flatten)]
         features: Features,
-        /// Arguments for `splitkv-bench`.
-        #[arg(last = true, value_name = "ARGUMENTS", required = true)]
-        arguments: Vec<String>,
+        /// The benchmark and its arguments, for `splitkv-bench`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCHMARK", required = true)]
+        arguments: Vec<OsString>,
     },
     /// Build kernels, test programs and benchmarks into a folder that can be carried to a machine without Rust.
     BuildTests {
@@ -153,8 +154,7 @@ fn run(task: Task) -> anyhow::Result<()> {
                 arguments.push("--counters".into());
             }
             if let Some(json) = json {
-                // The program runs in the workspace's folder.
-                arguments.extend(["--json".into(), std::path::absolute(json)?.into()]);
+                arguments.extend(["--json".into(), json.into()]);
             }
             bench::bench(features.cuda(), &arguments)?;
         }

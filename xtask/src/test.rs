@@ -26,9 +26,10 @@ const REPORT_VARIABLE: &str = "SPLITKV_TEST_REPORT";
 const DRIVER_CASES: (&str, &str) = ("SPLITKV_CASES", "6");
 
 /// What runs there.
-const DRIVER_TESTS: [&str; 6] = [
+const DRIVER_TESTS: [&str; 7] = [
     "--package=splitkv",
     "--package=splitkv-tests",
+    "--example=own_cuda",
     "--test=cuda",
     "--test=drivers",
     "--test=graphs",

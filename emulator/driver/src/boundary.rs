@@ -23,6 +23,11 @@ pub(crate) use exports;
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    /// Whether the place's address is a multiple of `align`.
+    pub(crate) fn is_aligned(&self, align: usize) -> bool {
+        self.0.addr().is_multiple_of(align)
+    }
+
     /// Stores what `value` gives; does not call it where there is no place.
     pub(crate) fn put(self, value: impl FnOnce() -> Result<T, Code>) -> Result<(), Code> {
         if self.0.is_null() {

@@ -1,6 +1,7 @@
 //! What NVIDIA's driver exports: the primary context of one GPU, and the stack of contexts that each thread has.
 
 mod absent;
+mod tensor_map;
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};

@@ -12,10 +12,15 @@ use crate::memory::Data;
 impl Wave {
     pub(super) fn lds(&mut self, block: &mut Block<'_>, inst: &Inst, op: LdsOp) -> Result<(), Trap> {
         match op.action {
-            LdsAction::Read(unit) => self.lds_read(block, inst, unit, inst.imm as u32, 0)?,
+            LdsAction::Read(unit) => self.lds_read(block, inst, unit)?,
             LdsAction::Read2(unit, stride) => {
-                for (i, offset) in pair_offsets(inst, unit, stride).into_iter().enumerate() {
-                    self.lds_read(block, inst, unit, offset, i * usize::from(unit.registers()))?;
+                // Both loads come before the first result: the address register may be one of those that are written.
+                let [first, second] = pair_offsets(inst, unit, stride);
+                let first = self.lds_load(block, inst, unit.bytes.into(), first)?;
+                let second = self.lds_load(block, inst, unit.bytes.into(), second)?;
+                if let Some(index) = inst.dst.vector_index() {
+                    self.put_loaded(index, unit, &first);
+                    self.put_loaded(index + usize::from(unit.registers()), unit, &second);
                 }
             }
             LdsAction::Write(unit) => self.lds_write(block, inst, unit, inst.imm as u32, 1)?,
@@ -81,17 +86,10 @@ impl Wave {
         Ok(loaded)
     }
 
-    fn lds_read(
-        &mut self,
-        block: &mut Block<'_>,
-        inst: &Inst,
-        unit: Unit,
-        offset: u32,
-        first: usize,
-    ) -> Result<(), Trap> {
-        let loaded = self.lds_load(block, inst, unit.bytes.into(), offset)?;
+    fn lds_read(&mut self, block: &mut Block<'_>, inst: &Inst, unit: Unit) -> Result<(), Trap> {
+        let loaded = self.lds_load(block, inst, unit.bytes.into(), inst.imm as u32)?;
         if let Some(index) = inst.dst.vector_index() {
-            self.put_loaded(index + first, unit, &loaded);
+            self.put_loaded(index, unit, &loaded);
         }
         Ok(())
     }

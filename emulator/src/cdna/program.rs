@@ -101,6 +101,7 @@ impl Kernel {
             parameters: visible.map(|a| Parameter { name: a.name.clone(), offset: a.offset, bytes: a.bytes }).collect(),
             static_shared: kernel.descriptor.lds_bytes,
             shared_granule: steps.iter().map(|step| shared_granule(&step.inst)).min().unwrap_or(4),
+            agents: crate::shared::Agents::NONE,
             max_threads: kernel.max_threads,
             ordered: takes_turns(&steps),
         };
@@ -303,6 +304,7 @@ fn class(inst: &Inst) -> Class {
 
 impl Program for Kernel {
     type Warp = Wave;
+    type Units = ();
 
     fn info(&self) -> &KernelInfo {
         &self.info
@@ -359,7 +361,7 @@ impl Program for Kernel {
         wave
     }
 
-    fn run(&self, wave: &mut Wave, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap> {
+    fn run(&self, wave: &mut Wave, block: &mut Block<'_>, _: &mut (), budget: u32) -> Result<Stop, Trap> {
         if wave.waits.passed_barrier {
             wave.waits.passed_barrier = false;
             wave.repeat_lds(block)?;
@@ -436,7 +438,7 @@ impl Kernel {
                 wave.waits.passed_barrier = true;
                 // A wave arrives as a whole, whatever EXEC is.
                 let arrived = (block.launch.threads() - wave.first_thread).min(LANES as u32);
-                return Ok(Some(Stop::Barrier { id: 0, threads: None, arrived, pc }));
+                return Ok(Some(Stop::Barrier { id: 0, threads: None, arrived, yes: 0, pc }));
             }
             Control::Waitcnt => {
                 let (vm, _, lgkm) = wait_counts(step.inst.imm as u16);

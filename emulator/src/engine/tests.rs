@@ -15,6 +15,7 @@ where
     F: Fn(&mut Block<'_>, u32, u32) -> Result<Option<Stop>, Trap> + Send + Sync,
 {
     type Warp = (u32, u32);
+    type Units = ();
 
     fn info(&self) -> &KernelInfo {
         &self.info
@@ -24,7 +25,7 @@ where
         (index, 0)
     }
 
-    fn run(&self, warp: &mut Self::Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap> {
+    fn run(&self, warp: &mut Self::Warp, block: &mut Block<'_>, _: &mut (), budget: u32) -> Result<Stop, Trap> {
         for _ in 0..budget {
             block.counters.instruction(crate::counters::Class::Integer);
             warp.1 += 1;
@@ -53,6 +54,7 @@ fn launch(
         parameters: vec![Parameter { name: "p".into(), offset: 0, bytes: 4 }],
         static_shared: 0,
         shared_granule: 4,
+        agents: crate::shared::Agents::NONE,
         max_threads: 1024,
         ordered,
     };
@@ -67,7 +69,7 @@ fn fault(result: Result<Counters, Error>) -> Fault {
     }
 }
 
-const BARRIER: Step = Ok(Some(Stop::Barrier { id: 0, threads: None, arrived: 32, pc: 5 }));
+const BARRIER: Step = Ok(Some(Stop::Barrier { id: 0, threads: None, arrived: 32, yes: 0, pc: 5 }));
 const EXIT: Step = Ok(Some(Stop::Exit));
 
 fn site(kind: FaultKind) -> Trap {
@@ -155,6 +157,7 @@ fn launches_that_do_not_fit_are_refused() {
         parameters: vec![Parameter { name: "n".into(), offset: 0, bytes: 4 }],
         static_shared: 1024,
         shared_granule: 4,
+        agents: crate::shared::Agents::NONE,
         max_threads: 128,
         ordered: false,
     };

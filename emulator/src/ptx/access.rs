@@ -25,7 +25,7 @@ pub(super) fn addresses(cx: &Context<'_, '_>, address: Address) -> Result<[u64; 
 }
 
 /// The space that a generic address is in, and the address there.
-fn resolve(space: Space, address: u64) -> (Space, u64) {
+pub(super) fn resolve(space: Space, address: u64) -> (Space, u64) {
     let inside = |window: u64| address >= window && address - window < 1 << 32;
     match space {
         Space::Generic if inside(SHARED_WINDOW) => (Space::Shared, address - SHARED_WINDOW),
@@ -440,9 +440,12 @@ pub(super) fn commit_copies(cx: &mut Context<'_, '_>) {
 }
 
 /// cp.async.wait_group and wait_all: all groups of the thread but the last `pending` have arrived.
-pub(super) fn wait_copies(cx: &mut Context<'_, '_>, pending: Option<u32>) {
+pub(super) fn wait_copies(cx: &mut Context<'_, '_>, pending: Option<u32>) -> Result<(), Trap> {
     if pending.is_none() {
         commit_copies(cx);
+        for lane in lanes_of(cx.mask) {
+            cx.units.finish_arrivals_of(cx.thread(lane), cx.block)?;
+        }
     }
     let (mask, pending) = (cx.mask, pending.unwrap_or(0));
     let first = cx.warp.index * LANES as u32;
@@ -455,6 +458,7 @@ pub(super) fn wait_copies(cx: &mut Context<'_, '_>, pending: Option<u32>) {
         !arrived
     });
     cx.block.made_progress();
+    Ok(())
 }
 
 /// Counts a warp's access to shared memory in rows of 16 bytes.

@@ -4,6 +4,8 @@
 //! Lanes that part keep apart, since each has its own column of a register: what holds along each lane's way
 //! through the code holds for the warp.
 
+use std::collections::{HashMap, HashSet};
+
 /// What one instruction does with registers, by number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Footprint {
@@ -75,8 +77,9 @@ fn after(instruction: &Footprint, before: &[Set], live: &mut Set) {
 }
 
 /// Gives each register a place in its bank; `banks[number]` says which. Registers that may hold values at the same
-/// time, and those that are read before they are written, have places of their own.
-pub(super) fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
+/// time, and those that are read before they are written, have places of their own. Those of `pinned` share theirs
+/// with none.
+pub(super) fn allocate(code: &[Footprint], banks: &[u8], pinned: &HashSet<usize>) -> Vec<usize> {
     let count = banks.len();
     let before = liveness(code, count);
     let mut conflicts = vec![Set::new(count); count];
@@ -94,12 +97,19 @@ pub(super) fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
         instruction.writes.iter().for_each(|&number| conflict(number, &live));
     }
     let mut places: Vec<Option<usize>> = vec![None; count];
-    for number in 0..count {
+    let mut reserved: HashMap<u8, usize> = HashMap::new();
+    for number in (0..count).filter(|number| pinned.contains(number)) {
+        let next = reserved.entry(banks[number]).or_default();
+        places[number] = Some(*next);
+        *next += 1;
+    }
+    for number in (0..count).filter(|number| !pinned.contains(number)) {
         let taken: Vec<usize> = (conflicts[number].numbers())
             .filter(|&other| other != number && banks[other] == banks[number])
             .filter_map(|other| places[other])
             .collect();
-        places[number] = (0..).find(|place| !taken.contains(place));
+        let first = reserved.get(&banks[number]).copied().unwrap_or(0);
+        places[number] = (first..).find(|place| !taken.contains(place));
     }
     places.into_iter().flatten().collect()
 }
@@ -107,6 +117,10 @@ pub(super) fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn allocate(code: &[Footprint], banks: &[u8]) -> Vec<usize> {
+        super::allocate(code, banks, &HashSet::new())
+    }
 
     fn straight(code: &[(&[usize], &[usize])]) -> Vec<Footprint> {
         let step = |(i, (reads, writes)): (usize, &(&[usize], &[usize]))| Footprint {
@@ -155,5 +169,11 @@ mod tests {
         // 0 = ..; 1 = .. (dead); use 0.
         let code = straight(&[(&[], &[0]), (&[], &[1]), (&[0], &[])]);
         assert_eq!(allocate(&code, &[0, 0]), [0, 1]);
+    }
+
+    #[test]
+    fn pinned_registers_share_with_none() {
+        let code = straight(&[(&[], &[0]), (&[0], &[1]), (&[1], &[2]), (&[2], &[]), (&[1], &[])]);
+        assert_eq!(super::allocate(&code, &[0, 0, 0], &HashSet::from([1])), [1, 0, 1]);
     }
 }

@@ -126,7 +126,7 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
             let start = match space {
                 Space::Shared => super::decode::SHARED_WINDOW,
                 Space::Local => super::decode::LOCAL_WINDOW,
-                Space::Global | Space::Param | Space::Generic => 0,
+                Space::Global | Space::Param | Space::Generic | Space::Tensor => 0,
             };
             let start = if to_generic { start } else { start.wrapping_neg() };
             r.map1(mask, d, a, |x: u64| x.wrapping_add(start));

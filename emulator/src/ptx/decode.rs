@@ -1,14 +1,17 @@
 //! From a kernel as it is written to one that can be executed: registers get places in banks, constants
 //! become registers, symbols become addresses.
 
+mod operands;
+
 use super::allocate::{Footprint, allocate};
 use super::instructions;
 use super::lexer::error;
-use super::ops::{Address, AnyReg, Instruction, Op, PredSource, Reg, Space, Together, Ty, Vector};
-use super::parser::{Kernel, Module, Operand, Statement, Variable, integer};
+use super::ops::{Address, Instruction, Op, PredSource, Reg, Space, TensorOp, Together, Ty};
+use super::parser::{Kernel, Module, Statement, Variable};
 use super::registers::Registers;
 use crate::Error;
 use crate::engine::{KernelInfo, Parameter};
+use crate::shared::Agents;
 use std::collections::{HashMap, HashSet};
 
 /// Generic addresses of shared memory start here; offsets are below 2^32.
@@ -23,11 +26,20 @@ pub(super) struct Program {
     pub(super) code: Vec<Instruction>,
     /// Source text, for faults.
     pub(super) text: std::sync::Arc<[String]>,
+    /// What each instruction does with registers that units use: place, and whether it writes it. Empty if none do.
+    pub(super) touches: Vec<Box<[(Reg, bool)]>>,
     /// What the registers hold at the start.
     pub(super) registers: Registers,
     /// Local memory of a thread in bytes.
     pub(super) local_bytes: u32,
     pub(super) parameter_bytes: u32,
+}
+
+impl Program {
+    /// The units that it uses.
+    pub(super) fn agents(&self) -> Agents {
+        self.info.agents
+    }
 }
 
 /// Where a declared register lives.
@@ -41,6 +53,8 @@ pub(super) enum Place {
 /// State of decoding a kernel.
 pub(super) struct Decoder<'a> {
     kernel: &'a Kernel<'a>,
+    /// What `.target` names.
+    target: &'a str,
     /// Number and place of each declared register.
     registers: HashMap<&'a str, (usize, Place)>,
     symbols: HashMap<&'a str, (Space, u64)>,
@@ -53,9 +67,17 @@ pub(super) struct Decoder<'a> {
     footprint: Footprint,
     /// Narrowest shared access so far, in bytes.
     pub(super) granule: u32,
+    /// Whether the kernel uses units that work asynchronously.
+    units: bool,
+    /// Numbers of registers that units use while the warp goes on.
+    pinned: HashSet<usize>,
     /// The instruction being decoded.
     pub(super) line: u32,
 }
+
+/// Threads that give work to the matrix unit, and barriers that copies signal, as far as they are told apart in a
+/// block. A kernel that uses more of them has some that pass for one.
+pub(super) const AGENTS: Agents = Agents { readers: 2, writers: 24 };
 
 /// Rounds up to a multiple of `align`.
 fn align_up(offset: u32, align: u32) -> u32 {
@@ -106,27 +128,55 @@ pub(super) fn decode(
         parameter_bytes = offset + parameter.bytes;
     }
     // First with a place for each register; then with places shared by those that are never live together.
-    let (_, code, footprints) = Decoder::run(kernel, &symbols, &|number| number)?;
+    let (first, code, footprints) = Decoder::run(module.target, kernel, &symbols, &|number| number)?;
     let read: HashSet<usize> = footprints.iter().flat_map(|f| f.reads.iter().copied()).collect();
     let ordered = code.iter().zip(&footprints).any(|(i, f)| depends_on_order(&i.op, f, &read));
     let banks: Vec<u8> = kernel.registers.iter().map(|(_, ty)| bank(ty)).collect();
-    let places = allocate(&footprints, &banks);
-    let (decoder, code, _) = Decoder::run(kernel, &symbols, &|number| places[number])?;
+    let places = allocate(&footprints, &banks, &first.pinned);
+    let touches = touches(&code, &footprints, &first.pinned, |number| (banks[number] == 0).then(|| places[number]));
+    let (decoder, code, _) = Decoder::run(module.target, kernel, &symbols, &|number| places[number])?;
     Ok(Program {
         info: KernelInfo {
             name: kernel.name.to_owned(),
             parameters,
             static_shared,
             shared_granule: decoder.granule,
+            agents: if decoder.units { AGENTS } else { Agents::NONE },
             max_threads: kernel.max_threads.unwrap_or(1024),
             ordered,
         },
         code,
         text,
+        touches,
         registers: Registers::new(&decoder.initial32, &decoder.initial64, decoder.predicates),
         local_bytes,
         parameter_bytes,
     })
+}
+
+/// What the instructions but those of the units do with the registers that units use. `place` is that of a 32-bit
+/// register.
+fn touches(
+    code: &[Instruction],
+    footprints: &[Footprint],
+    pinned: &HashSet<usize>,
+    place: impl Fn(usize) -> Option<usize>,
+) -> Vec<Box<[(Reg, bool)]>> {
+    if pinned.is_empty() {
+        return Vec::new();
+    }
+    let of = |(instruction, footprint): (&Instruction, &Footprint)| {
+        let list = |numbers: &[usize], writes: bool| -> Vec<(Reg, bool)> {
+            let places = numbers.iter().filter(|number| pinned.contains(number)).filter_map(|&number| place(number));
+            places.map(|place| (place as Reg, writes)).collect()
+        };
+        let loads = |op: &Op| matches!(op, Op::Tensor(op) if matches!(**op, TensorOp::Load { .. }));
+        if matches!(instruction.op, Op::Wgmma(_)) || loads(&instruction.op) {
+            return Box::default();
+        }
+        [list(&footprint.reads, false), list(&footprint.writes, true)].concat().into()
+    };
+    code.iter().zip(footprints).map(of).collect()
 }
 
 /// Which registers a register shares places with: 64 bits, predicates, or all others.
@@ -168,12 +218,14 @@ fn next(instruction: &Instruction, index: usize) -> Vec<usize> {
 impl<'a> Decoder<'a> {
     /// Decodes all instructions; `place` gives each register, by its number, a place in its bank.
     fn run(
+        target: &'a str,
         kernel: &'a Kernel<'a>,
         symbols: &HashMap<&'a str, (Space, u64)>,
         place: &dyn Fn(usize) -> usize,
     ) -> Result<(Self, Vec<Instruction>, Vec<Footprint>), Error> {
         let mut decoder = Self {
             kernel,
+            target,
             registers: HashMap::new(),
             symbols: symbols.clone(),
             initial32: Vec::new(),
@@ -183,6 +235,8 @@ impl<'a> Decoder<'a> {
             predicates: 0,
             footprint: Footprint::default(),
             granule: 4,
+            units: false,
+            pinned: HashSet::new(),
             line: kernel.line,
         };
         decoder.place_registers(place)?;
@@ -227,6 +281,19 @@ impl<'a> Decoder<'a> {
 
     fn index(&self, index: usize) -> Result<Reg, Error> {
         Reg::try_from(index).map_err(|_| error(self.line, "the kernel has more than 65536 registers of a kind"))
+    }
+
+    /// The kernel has instructions whose work is done asynchronously.
+    pub(super) fn uses_units(&mut self) {
+        self.units = true;
+    }
+
+    /// An instruction of one architecture only, or of its family.
+    pub(super) fn need_target(&self, targets: &[&str]) -> Result<(), Error> {
+        if targets.contains(&self.target) {
+            return Ok(());
+        }
+        Err(self.error(format!("the instruction needs .target {}, not {}", targets.join(" or "), self.target)))
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> Error {
@@ -283,232 +350,5 @@ impl<'a> Decoder<'a> {
     pub(super) fn table(&self, name: &str) -> Result<Box<[u32]>, Error> {
         let labels = self.kernel.tables.get(name).ok_or_else(|| self.error(format!("table {name} does not exist")))?;
         labels.iter().map(|label| self.label(label)).collect()
-    }
-
-    /// A register that holds the constant.
-    pub(super) fn constant32(&mut self, value: u32) -> Result<Reg, Error> {
-        if let Some(&reg) = self.constants32.get(&value) {
-            return Ok(reg);
-        }
-        self.initial32.push(Some(value));
-        let reg = self.index(self.initial32.len() - 1)?;
-        self.constants32.insert(value, reg);
-        Ok(reg)
-    }
-
-    /// A register that holds the constant.
-    pub(super) fn constant64(&mut self, value: u64) -> Result<Reg, Error> {
-        if let Some(&reg) = self.constants64.get(&value) {
-            return Ok(reg);
-        }
-        self.initial64.push(Some(value));
-        let reg = self.index(self.initial64.len() - 1)?;
-        self.constants64.insert(value, reg);
-        Ok(reg)
-    }
-
-    /// Bits of a literal as a value of type `ty`.
-    fn literal(&self, text: &str, ty: Ty) -> Result<u64, Error> {
-        let wrong = || self.error(format!("{text} is not a value of type {ty:?}"));
-        let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-        let float = match (digits.get(..2), digits.get(2..)) {
-            (Some("0f" | "0F"), Some(hex)) => {
-                let bits = u32::from_str_radix(hex, 16).map_err(|_| wrong())?;
-                if ty.bytes() == 4 {
-                    return Ok(u64::from(bits ^ if negative { 1 << 31 } else { 0 }));
-                }
-                Some(f64::from(f32::from_bits(bits)))
-            }
-            (Some("0d" | "0D"), Some(hex)) => Some(f64::from_bits(u64::from_str_radix(hex, 16).map_err(|_| wrong())?)),
-            _ if digits.contains('.') => Some(digits.parse().map_err(|_| wrong())?),
-            _ => None,
-        };
-        if let Some(value) = float {
-            let value = if negative { -value } else { value };
-            return match ty.bytes() {
-                4 => Ok(u64::from((value as f32).to_bits())),
-                8 => Ok(value.to_bits()),
-                _ => Err(wrong()),
-            };
-        }
-        let value = integer(text).ok_or_else(wrong)?;
-        let bits = ty.bytes() * 8;
-        if bits == 0 || value < -(1i128 << (bits - 1)) || value >= 1i128 << bits {
-            return Err(wrong());
-        }
-        Ok(value as u64 & (u64::MAX >> (64 - bits)))
-    }
-
-    /// A source operand of `ty`.
-    pub(super) fn source(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<AnyReg, Error> {
-        let wide = ty.bytes() == 8;
-        let constant = match operand {
-            Operand::Register(name) => {
-                return match self.read(name)? {
-                    Place::R32(reg) if !wide => Ok(AnyReg::R32(reg)),
-                    Place::R64(reg) if wide => Ok(AnyReg::R64(reg)),
-                    _ => Err(self.error(format!("{name} cannot hold a value of type {ty:?}"))),
-                };
-            }
-            Operand::Number(text) => self.literal(text, ty)?,
-            Operand::Symbol(name) => {
-                self.symbols.get(name).ok_or_else(|| self.error(format!("symbol {name} is not declared")))?.1
-            }
-            other => return Err(self.error(format!("{other:?} is not a scalar operand"))),
-        };
-        Ok(if wide { AnyReg::R64(self.constant64(constant)?) } else { AnyReg::R32(self.constant32(constant as u32)?) })
-    }
-
-    pub(super) fn source32(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<Reg, Error> {
-        match self.source(operand, ty)? {
-            AnyReg::R32(reg) => Ok(reg),
-            AnyReg::R64(_) => Err(self.error(format!("{operand:?} must have at most 32 bits"))),
-        }
-    }
-
-    pub(super) fn source64(&mut self, operand: &Operand<'_>, ty: Ty) -> Result<Reg, Error> {
-        match self.source(operand, ty)? {
-            AnyReg::R64(reg) => Ok(reg),
-            AnyReg::R32(_) => Err(self.error(format!("{operand:?} must have 64 bits"))),
-        }
-    }
-
-    pub(super) fn source_predicate(&mut self, operand: &Operand<'_>) -> Result<PredSource, Error> {
-        match operand {
-            Operand::Register(name) => Ok(PredSource { reg: self.predicate(name)?, negate: false }),
-            Operand::Not(name) => Ok(PredSource { reg: self.predicate(name)?, negate: true }),
-            other => Err(self.error(format!("{other:?} is not a predicate"))),
-        }
-    }
-
-    /// The value of an operand that must be known when the kernel is loaded.
-    pub(super) fn immediate(&self, operand: &Operand<'_>) -> Result<u32, Error> {
-        match operand {
-            Operand::Number(text) => integer(text).and_then(|v| u32::try_from(v).ok()),
-            _ => None,
-        }
-        .ok_or_else(|| self.error(format!("{operand:?} must be a number")))
-    }
-
-    /// The register that is written.
-    pub(super) fn destination(&mut self, operand: &Operand<'_>) -> Result<AnyReg, Error> {
-        let Operand::Register(name) = operand else {
-            return Err(self.error(format!("{operand:?} is not a register")));
-        };
-        match self.write(name)? {
-            Place::R32(reg) => Ok(AnyReg::R32(reg)),
-            Place::R64(reg) => Ok(AnyReg::R64(reg)),
-            Place::Pred(_) => Err(self.error(format!("{name} is a predicate"))),
-        }
-    }
-
-    /// As [`destination`](Self::destination), or `None` for `_`.
-    pub(super) fn maybe_destination(&mut self, operand: &Operand<'_>) -> Result<Option<AnyReg>, Error> {
-        match operand {
-            Operand::Register(name) if name == "_" => Ok(None),
-            _ => self.destination(operand).map(Some),
-        }
-    }
-
-    pub(super) fn destination32(&mut self, operand: &Operand<'_>) -> Result<Reg, Error> {
-        match self.destination(operand)? {
-            AnyReg::R32(reg) => Ok(reg),
-            AnyReg::R64(_) => Err(self.error(format!("{operand:?} must have 32 bits"))),
-        }
-    }
-
-    pub(super) fn destination64(&mut self, operand: &Operand<'_>) -> Result<Reg, Error> {
-        match self.destination(operand)? {
-            AnyReg::R64(reg) => Ok(reg),
-            AnyReg::R32(_) => Err(self.error(format!("{operand:?} must have 64 bits"))),
-        }
-    }
-
-    /// A predicate that is written.
-    pub(super) fn destination_predicate(&mut self, name: &str) -> Result<Reg, Error> {
-        match self.write(name)? {
-            Place::Pred(reg) => Ok(reg),
-            _ => Err(self.error(format!("{name} is not a predicate"))),
-        }
-    }
-
-    /// The elements of a vector operand, or the operand itself.
-    fn elements<'b>(operand: &'b Operand<'b>) -> &'b [Operand<'b>] {
-        match operand {
-            Operand::Vector(parts) => parts,
-            other => std::slice::from_ref(other),
-        }
-    }
-
-    fn vector(
-        &mut self,
-        operand: &Operand<'_>,
-        count: u8,
-        mut element: impl FnMut(&mut Self, &Operand<'_>) -> Result<Option<AnyReg>, Error>,
-    ) -> Result<Vector, Error> {
-        let parts = Self::elements(operand);
-        if parts.len() != usize::from(count) {
-            return Err(self.error(format!("expected {count} elements, found {}", parts.len())));
-        }
-        let mut vector = Vector::default();
-        for (to, part) in vector.iter_mut().zip(parts) {
-            *to = element(self, part)?;
-        }
-        Ok(vector)
-    }
-
-    pub(super) fn source_vector(&mut self, operand: &Operand<'_>, count: u8, ty: Ty) -> Result<Vector, Error> {
-        self.vector(operand, count, |decoder, part| decoder.source(part, ty).map(Some))
-    }
-
-    pub(super) fn destination_vector(&mut self, operand: &Operand<'_>, count: u8) -> Result<Vector, Error> {
-        self.vector(operand, count, Self::maybe_destination)
-    }
-
-    /// Exactly `N` 32-bit sources in a vector operand.
-    pub(super) fn sources32<const N: usize>(&mut self, operand: &Operand<'_>, count: u8) -> Result<[Reg; N], Error> {
-        let vector = self.source_vector(operand, count, Ty::B32)?;
-        Ok(std::array::from_fn(|i| match vector.get(i) {
-            Some(Some(AnyReg::R32(reg))) => *reg,
-            _ => 0,
-        }))
-    }
-
-    /// Exactly `N` 32-bit destinations in a vector operand.
-    pub(super) fn destinations32<const N: usize>(
-        &mut self,
-        operand: &Operand<'_>,
-        count: u8,
-    ) -> Result<[Reg; N], Error> {
-        let vector =
-            self.vector(operand, count, |decoder, part| decoder.destination32(part).map(AnyReg::R32).map(Some))?;
-        Ok(std::array::from_fn(|i| match vector.get(i) {
-            Some(Some(AnyReg::R32(reg))) => *reg,
-            _ => 0,
-        }))
-    }
-
-    /// A memory operand in `space`.
-    pub(super) fn address(&mut self, operand: &Operand<'_>, space: Space) -> Result<Address, Error> {
-        let Operand::Address(base, offset) = operand else {
-            return Err(self.error(format!("{operand:?} is not an address")));
-        };
-        let base = match &**base {
-            Operand::Register(name) => match self.read(name)? {
-                Place::R32(reg) => AnyReg::R32(reg),
-                Place::R64(reg) => AnyReg::R64(reg),
-                Place::Pred(_) => return Err(self.error(format!("{name} is not an address"))),
-            },
-            Operand::Symbol(name) => {
-                let known = self.symbols.get(name).copied();
-                let (home, value) = known.ok_or_else(|| self.error(format!("symbol {name} is not declared")))?;
-                if home != space {
-                    return Err(self.error(format!("symbol {name} is in {home:?}, not in {space:?}")));
-                }
-                AnyReg::R64(self.constant64(value)?)
-            }
-            number => self.source(number, Ty::U64)?,
-        };
-        Ok(Address { space, base, offset: *offset })
     }
 }

@@ -1,9 +1,13 @@
 //! Opcodes and their modifiers. Every modifier is either understood or an error.
 
 mod arithmetic;
+mod bulk;
 mod memory;
 mod moves;
+mod sync;
+mod tcgen05;
 mod warp;
+mod wgmma;
 
 use super::decode::Decoder;
 use super::ops::*;
@@ -119,8 +123,18 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
         "cp" => memory::copy(d, &mut m, &o)?,
         "ldmatrix" | "stmatrix" => memory::matrix_access(d, name, &mut m, &o)?,
         "mma" => warp::mma(d, &mut m, &o)?,
+        "tcgen05" => tcgen05::decode(d, &mut m, &o)?,
+        "wgmma" => wgmma::decode(d, &mut m, &o)?,
         "shfl" | "vote" | "redux" | "elect" | "activemask" => warp::lanes(d, name, &mut m, &o)?,
-        "bar" | "barrier" | "fence" | "membar" => warp::sync(d, name, &mut m, &o)?,
+        "bar" | "barrier" => sync::barrier(d, name, &mut m, &o)?,
+        "fence" | "membar" => sync::fence(d, &mut m)?,
+        "mbarrier" => sync::mbarrier(d, &mut m, &o, false)?,
+        "setmaxnreg" => registers_wanted(d, &mut m, &o)?,
+        "griddepcontrol" => {
+            // No grid follows another one before its end.
+            m.one_of(&["wait", "launch_dependents"]);
+            any(Op::Nothing, Class::Sync)
+        }
         "createpolicy" => {
             // A cache policy is an opaque value that only hints use.
             m.parts.clear();
@@ -154,6 +168,17 @@ pub(super) fn decode(d: &mut Decoder<'_>, s: &Statement<'_>) -> Result<Decoded, 
         return Err(d.error(format!("instruction {} is unknown: .{rest} is not supported", s.opcode)));
     }
     Ok(decoded)
+}
+
+/// setmaxnreg: how many registers a warp has changes nothing here.
+fn registers_wanted(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
+    d.need_target(&["sm_90a", "sm_100a", "sm_100f"])?;
+    let form = m.one_of(&["inc", "dec"]).is_some() && m.flag("sync") && m.flag("aligned") && m.flag("u32");
+    let count = d.immediate(o.get(d, 0)?)?;
+    if !form || !(24..=256).contains(&count) || !count.is_multiple_of(8) {
+        return Err(d.error("setmaxnreg takes a multiple of 8 from 24 to 256"));
+    }
+    Ok((Op::Nothing, Class::Sync, Together::All))
 }
 
 struct Operands<'a> {

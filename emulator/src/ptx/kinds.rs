@@ -246,6 +246,7 @@ pub(super) enum Space {
     Shared,
     Local,
     Param,
+    Tensor,
 }
 
 /// How a memory operation or a fence orders others, as other blocks can see it.
@@ -306,11 +307,86 @@ pub(super) enum VoteMode {
     Ballot(Reg),
 }
 
-/// Element type of the A and B operands of `mma.sync` with f32 accumulators.
+/// A question that a barrier answers: how many threads' predicates hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reduction {
+    pub(super) what: ReductionOp,
+    pub(super) a: PredSource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReductionOp {
+    /// All; into a predicate.
+    And(Reg),
+    /// Any; into a predicate.
+    Or(Reg),
+    /// How many.
+    Count(Reg),
+}
+
+/// A phase of an mbarrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PhaseSource {
+    /// The latest one of this parity (a 32-bit register).
+    Parity(Reg),
+    /// The one that an arrival named (a 64-bit register).
+    Token(Reg),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BarrierOp {
+    Init {
+        count: Reg,
+    },
+    Invalidate,
+    Arrive {
+        /// The token of the phase.
+        d: Option<Reg>,
+        count: Reg,
+        /// Bytes to expect, before it arrives.
+        expect: Option<Reg>,
+        release: bool,
+    },
+    Expect {
+        bytes: Reg,
+    },
+    /// Whether the phase is complete; `waits`: until it is.
+    Test {
+        d: Reg,
+        phase: PhaseSource,
+        waits: bool,
+        acquire: bool,
+    },
+    /// Arrives when the thread's earlier copies have; `counted`: the barrier already expects it.
+    ArriveCopies {
+        counted: bool,
+    },
+}
+
+/// Element type of the A and B operands of products with f32 accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatrixTy {
     Bf16,
     F16,
     E4m3,
     E5m2,
+}
+
+impl MatrixTy {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "bf16" => Self::Bf16,
+            "f16" => Self::F16,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn bytes(self) -> u32 {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::E4m3 | Self::E5m2 => 1,
+        }
+    }
 }

@@ -215,7 +215,7 @@ fn elements(ty: MatrixTy, register: &[u32; LANES], index: usize) -> ([f32; LANES
 
 /// f16 to f32 without a branch, so that it is vectorised.
 #[inline(always)]
-fn from_f16(bits: u32) -> f32 {
+pub(super) fn from_f16(bits: u32) -> f32 {
     let magnitude = (bits & 0x7fff) << 13;
     // Moving the exponent's bias by a multiplication makes subnormals right too.
     let value = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();

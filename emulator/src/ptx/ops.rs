@@ -4,6 +4,7 @@ use crate::counters::Class;
 use crate::races::Access;
 
 pub(super) use super::kinds::*;
+pub(super) use super::unit_ops::*;
 
 /// `d = a * b + c` for a whole warp; the registers of a lane in PTX's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) struct Mma {
 impl Mma {
     /// Elements of A or B in a register.
     pub(super) fn per_register(&self) -> usize {
-        if matches!(self.a_ty, MatrixTy::E4m3 | MatrixTy::E5m2) { 4 } else { 2 }
+        if self.a_ty.bytes() == 1 { 4 } else { 2 }
     }
 
     /// Registers of B that are used; A has twice as many.
@@ -308,6 +309,12 @@ pub(super) enum Op {
     WaitCopies {
         pending: Option<u32>,
     },
+    Bulk(Box<Bulk>),
+    CommitBulk,
+    /// Waits until at most so many of the thread's groups are pending.
+    WaitBulk {
+        pending: u32,
+    },
     MatrixLoad {
         address: Address,
         count: u8,
@@ -321,6 +328,15 @@ pub(super) enum Op {
         a: [Reg; 4],
     },
     Mma(Box<Mma>),
+    Wgmma(Box<Wgmma>),
+    /// Registers may be used by the products that follow.
+    WgmmaFence,
+    WgmmaCommit,
+    Tensor(Box<TensorOp>),
+    /// Waits until at most so many of the warp's groups of products are pending.
+    WgmmaWait {
+        pending: u32,
+    },
     Shuffle {
         mode: ShuffleMode,
         d: Reg,
@@ -350,8 +366,20 @@ pub(super) enum Op {
     BarrierBlock {
         id: Reg,
         threads: Option<Reg>,
+        reduction: Option<Reduction>,
+    },
+    BarrierArrive {
+        id: Reg,
+        threads: Reg,
     },
     BarrierWarp,
+    /// An operation on an mbarrier in shared memory.
+    Barrier {
+        address: Address,
+        op: BarrierOp,
+    },
+    /// Ordinary accesses to shared memory become visible to the asynchronous proxy.
+    FenceProxy,
     Fence {
         order: Order,
     },

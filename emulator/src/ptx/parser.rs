@@ -70,6 +70,8 @@ pub(super) enum Operand<'a> {
     Symbol(&'a str),
     /// `[base + offset]`.
     Address(Box<Operand<'a>>, i64),
+    /// `[base, {x, y}]`.
+    Tensor(Box<Operand<'a>>, Vec<Operand<'a>>),
     /// `{a, b}`.
     Vector(Vec<Operand<'a>>),
     /// `a|b`.
@@ -397,6 +399,13 @@ impl<'a> Parser<'a> {
         Ok(match self.next()? {
             Kind::Punct('[') => {
                 let base = self.operand()?;
+                if self.eat(',') {
+                    let Operand::Vector(coordinates) = self.operand()? else {
+                        return Err(error(line, "expected coordinates"));
+                    };
+                    self.expect(']')?;
+                    return Ok(Operand::Tensor(Box::new(base), coordinates));
+                }
                 let mut offset = 0;
                 if self.eat('+') {
                     let negative = self.eat('-');

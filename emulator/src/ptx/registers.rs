@@ -223,3 +223,29 @@ impl Registers {
         (holds, self.undefined::<A>(a) | self.undefined::<A>(b))
     }
 }
+
+/// A set of registers of one bank.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RegisterSet(Vec<u64>);
+
+impl RegisterSet {
+    pub(super) fn insert(&mut self, reg: Reg) {
+        let word = usize::from(reg) / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (reg % 64);
+    }
+
+    pub(super) fn extend(&mut self, registers: &[Reg]) {
+        registers.iter().for_each(|&reg| self.insert(reg));
+    }
+
+    pub(super) fn contains(&self, reg: Reg) -> bool {
+        self.0.get(usize::from(reg) / 64).is_some_and(|word| word >> (reg % 64) & 1 != 0)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,9 +1,12 @@
 //! A warp: its lanes, where they are, and the loop that executes them.
 
 use super::decode::Program;
-use super::ops::{Instruction, Op, Order, Reg, Special, Together};
-use super::registers::{FULL, LANES, Registers};
-use super::{access, alu, lanes, matrix};
+use super::mbarrier::{self, Wait};
+use super::ops::{Instruction, Op, Order, Reduction, ReductionOp, Reg, Together};
+use super::registers::{FULL, LANES, Lane, RegisterSet, Registers};
+use super::units::Units;
+use super::wgmma::{self, Products};
+use super::{access, alu, bulk, lanes, matrix, tcgen05};
 use crate::FaultKind;
 use crate::engine::{self, Block, KernelInfo, Stop};
 use crate::fault::Trap;
@@ -14,8 +17,17 @@ use crate::races::Site;
 struct Group {
     pc: u32,
     mask: u32,
-    /// Waits for other lanes to arrive at the same instruction.
-    waiting: bool,
+    hold: Hold,
+}
+
+/// What keeps lanes from going on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Nothing,
+    /// Other lanes have to arrive at the same instruction.
+    Lanes,
+    /// Something has to happen outside the warp.
+    Blocked,
 }
 
 /// An asynchronous copy that its thread has not waited for.
@@ -40,6 +52,14 @@ pub(super) struct Warp {
     pub(super) copies: Vec<Copy>,
     /// Groups of copies that each lane has committed.
     pub(super) committed: [u32; LANES],
+    /// The question that the barrier it waits at answers, and the lanes that wait.
+    reduction: Option<(Reduction, u32)>,
+    /// Products of its warpgroup in flight.
+    pub(super) products: Products,
+    /// Registers that loads from tensor memory have not reached.
+    pub(super) loading: RegisterSet,
+    /// What lanes that are blocked wait for; `None`: tensor memory.
+    pub(super) wait: Option<Wait>,
 }
 
 /// What an instruction works on: the warp, its block, and the lanes that execute.
@@ -47,6 +67,7 @@ pub(super) struct Context<'a, 'b> {
     pub(super) program: &'a Program,
     pub(super) warp: &'a mut Warp,
     pub(super) block: &'a mut Block<'b>,
+    pub(super) units: &'a mut Units,
     pub(super) pc: u32,
     pub(super) mask: u32,
 }
@@ -83,6 +104,14 @@ impl Context<'_, '_> {
         }
     }
 
+    /// A lane's operand, which must be defined to reach `sink`.
+    pub(super) fn value<T: Lane>(&self, lane: usize, reg: Reg, sink: &'static str) -> Result<T, FaultKind> {
+        if self.warp.registers.undefined::<T>(reg) >> lane & 1 != 0 {
+            return Err(FaultKind::Undefined { sink });
+        }
+        Ok(self.warp.registers.get::<T>(reg)[lane])
+    }
+
     /// The value that all executing lanes have in a register.
     pub(super) fn uniform(&self, reg: Reg, what: &str) -> Result<u32, Trap> {
         self.need_defined(self.warp.registers.undefined::<u32>(reg), "an instruction that needs one value a warp")?;
@@ -111,11 +140,11 @@ impl Warp {
             let met = next.pc == group.pc;
             if met {
                 group.mask |= next.mask;
-                group.waiting = false;
+                group.hold = Hold::Nothing;
             }
             met
         });
-        match self.groups.iter().position(|group| !group.waiting) {
+        match self.groups.iter().position(|group| group.hold == Hold::Nothing) {
             Some(index) => {
                 self.groups.swap(0, index);
                 true
@@ -127,6 +156,7 @@ impl Warp {
 
 impl engine::Program for Program {
     type Warp = Warp;
+    type Units = Units;
 
     fn info(&self) -> &KernelInfo {
         &self.info
@@ -137,24 +167,37 @@ impl engine::Program for Program {
         Warp {
             index,
             registers: self.registers.clone(),
-            groups: vec![Group { pc: 0, mask: FULL >> (LANES as u32 - threads), waiting: false }],
+            groups: vec![Group { pc: 0, mask: FULL >> (LANES as u32 - threads), hold: Hold::Nothing }],
             local: vec![0; self.local_bytes as usize * LANES],
             local_defined: vec![false; self.local_bytes as usize * LANES],
             copies: Vec::new(),
             committed: [0; LANES],
+            reduction: None,
+            products: Products::default(),
+            loading: RegisterSet::default(),
+            wait: None,
         }
     }
 
-    fn run(&self, warp: &mut Warp, block: &mut Block<'_>, budget: u32) -> Result<Stop, Trap> {
+    fn run(&self, warp: &mut Warp, block: &mut Block<'_>, units: &mut Units, budget: u32) -> Result<Stop, Trap> {
+        for group in &mut warp.groups {
+            if group.hold == Hold::Blocked {
+                group.hold = Hold::Nothing;
+            }
+        }
         for _ in 0..budget {
             if warp.groups.len() > 1 && !warp.schedule() {
-                self.meet(warp, block)?;
+                if let Some(group) = warp.groups.iter().find(|group| group.hold == Hold::Blocked) {
+                    return Ok(Stop::Blocked { pc: group.pc });
+                }
+                self.meet(warp, block, units)?;
             }
             let Some(&Group { pc, mask, .. }) = warp.groups.first() else { return Ok(Stop::Exit) };
             let instruction = &self.code[pc as usize];
-            let mut context = Context { program: self, warp: &mut *warp, block: &mut *block, pc, mask };
+            let mut context =
+                Context { program: self, warp: &mut *warp, block: &mut *block, units: &mut *units, pc, mask };
             if !context.are_together(instruction)? {
-                warp.groups[0].waiting = true;
+                warp.groups[0].hold = Hold::Lanes;
                 continue;
             }
             if let Some(guard) = instruction.guard {
@@ -171,36 +214,79 @@ impl engine::Program for Program {
                     return Err(Context { mask, ..context }.trap_all(kind));
                 }
             }
+            if let Some(touches) = self.touches.get(pc as usize)
+                && !touches.is_empty()
+            {
+                wgmma::touch(&mut context, touches)?;
+            }
             context.block.counters.instruction(instruction.class);
             match context.execute(&instruction.op)? {
                 Flow::Next => warp.groups[0].pc = pc + 1,
                 Flow::Exit(lanes) => {
-                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, waiting: false };
+                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, hold: Hold::Nothing };
                     if mask == lanes {
                         warp.groups.swap_remove(0);
                     }
                 }
                 Flow::Jump { target, lanes } if lanes == mask => warp.groups[0].pc = target,
                 Flow::Jump { target, lanes } => {
-                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, waiting: false };
+                    warp.groups[0] = Group { pc: pc + 1, mask: mask & !lanes, hold: Hold::Nothing };
                     if lanes != 0 {
-                        warp.groups.push(Group { pc: target, mask: lanes, waiting: false });
+                        warp.groups.push(Group { pc: target, mask: lanes, hold: Hold::Nothing });
                     }
                 }
                 Flow::Scatter(targets) => {
                     warp.groups.swap_remove(0);
                     let groups = targets.into_iter().filter(|target| target.1 != 0);
-                    warp.groups.extend(groups.map(|(pc, mask)| Group { pc, mask, waiting: false }));
+                    warp.groups.extend(groups.map(|(pc, mask)| Group { pc, mask, hold: Hold::Nothing }));
                     // Lanes that go to the same place have met.
                     warp.schedule();
                 }
-                Flow::Barrier { id, threads } => {
+                Flow::Barrier { id, threads, yes } => {
                     warp.groups[0].pc = pc + 1;
-                    return Ok(Stop::Barrier { id, threads, arrived: mask.count_ones(), pc });
+                    return Ok(Stop::Barrier { id, threads, arrived: mask.count_ones(), yes, pc });
+                }
+                Flow::Arrive { id, threads } => {
+                    warp.groups[0].pc = pc + 1;
+                    return Ok(Stop::Arrive { id, threads, arrived: mask.count_ones() });
+                }
+                Flow::Blocked => {
+                    block.counters.take_back(instruction.class);
+                    warp.groups[0].hold = Hold::Blocked;
+                    if warp.groups.len() == 1 {
+                        return Ok(Stop::Blocked { pc });
+                    }
+                }
+                Flow::Yield => {
+                    warp.groups[0].pc = pc + 1;
+                    return Ok(Stop::Yield { pc: pc + 1 });
                 }
             }
         }
         Ok(warp.groups.first().map_or(Stop::Exit, |group| Stop::Yield { pc: group.pc }))
+    }
+
+    fn released(&self, warp: &mut Warp, yes: u32, threads: u32) {
+        if let Some((Reduction { what, .. }, mask)) = warp.reduction.take() {
+            let truth = |holds: bool| if holds { mask } else { 0 };
+            match what {
+                ReductionOp::And(d) => warp.registers.set_predicate(d, mask, truth(yes == threads), 0),
+                ReductionOp::Or(d) => warp.registers.set_predicate(d, mask, truth(yes > 0), 0),
+                ReductionOp::Count(d) => warp.registers.set(d, mask, &[yes; LANES], 0),
+            }
+        }
+    }
+
+    fn settle(&self, units: &mut Units, block: &mut Block<'_>) -> Result<bool, Trap> {
+        units.settle(block)
+    }
+
+    fn waits_for(&self, warp: &Warp, units: &Units) -> String {
+        warp.wait.map_or_else(|| "free columns of tensor memory".into(), |wait| units.describe(wait))
+    }
+
+    fn finish(&self, units: &mut Units, _: &mut Block<'_>) -> Result<(), Trap> {
+        units.finish()
     }
 
     fn locate(&self, pc: u32) -> (String, String) {
@@ -211,7 +297,7 @@ impl engine::Program for Program {
 }
 
 /// Where the lanes go after an instruction.
-enum Flow {
+pub(super) enum Flow {
     Next,
     /// These lanes end.
     Exit(u32),
@@ -225,19 +311,28 @@ enum Flow {
     Barrier {
         id: u32,
         threads: Option<u32>,
+        yes: u32,
     },
+    Arrive {
+        id: u32,
+        threads: u32,
+    },
+    /// The instruction has to be tried again.
+    Blocked,
+    /// The warp has only looked whether something has happened.
+    Yield,
 }
 
 impl Program {
     /// All lanes wait, at different places: executes an exchange whose lanes are all there, or it is a fault.
-    fn meet(&self, warp: &mut Warp, block: &mut Block<'_>) -> Result<(), Trap> {
+    fn meet(&self, warp: &mut Warp, block: &mut Block<'_>, units: &mut Units) -> Result<(), Trap> {
         let live = warp.live();
         let at = |group: &Group| &self.code[group.pc as usize];
         for leader in 0..warp.groups.len() {
             let (first, lead) = (warp.groups[leader], at(&warp.groups[leader]));
             let Together::Members(reg) = lead.together else { continue };
-            let context =
-                Context { program: self, warp: &mut *warp, block: &mut *block, pc: first.pc, mask: first.mask };
+            let (pc, mask) = (first.pc, first.mask);
+            let context = Context { program: self, warp: &mut *warp, block: &mut *block, units: &mut *units, pc, mask };
             let members = context.uniform(reg, "the member mask")? & live;
             let Warp { groups, registers, .. } = &mut *warp;
             let takes_part = |group: &&mut Group| {
@@ -254,9 +349,9 @@ impl Program {
             for group in parts {
                 list.push((group.mask, &at(group).op));
                 block.counters.instruction(at(group).class);
-                *group = Group { pc: group.pc + 1, mask: group.mask, waiting: false };
+                *group = Group { pc: group.pc + 1, mask: group.mask, hold: Hold::Nothing };
             }
-            let mut context = Context { program: self, warp, block, pc: first.pc, mask: members };
+            let mut context = Context { program: self, warp, block, units, pc, mask: members };
             lanes::exchange(&mut context, &list);
             context.warp.schedule();
             return Ok(());
@@ -305,6 +400,10 @@ impl Context<'_, '_> {
             Op::Load { address, access, order, ty, count, d } => {
                 access::load(self, *address, *access, *ty, *count, d)?;
                 self.fence(Order { release: false, ..*order });
+                if order.acquire {
+                    // Probably again and again: what is waited for must have a chance to happen.
+                    return Ok(Flow::Yield);
+                }
             }
             Op::Store { address, access, order, ty, count, a } => {
                 self.fence(Order { acquire: false, ..*order });
@@ -317,7 +416,10 @@ impl Context<'_, '_> {
             }
             Op::CopyAsync { to, from, bytes, used } => access::copy_async(self, *to, *from, *bytes, *used)?,
             Op::CommitCopies => access::commit_copies(self),
-            Op::WaitCopies { pending } => access::wait_copies(self, *pending),
+            Op::WaitCopies { pending } => access::wait_copies(self, *pending)?,
+            Op::Bulk(copy) => bulk::start(self, copy)?,
+            Op::CommitBulk => bulk::commit(self),
+            Op::WaitBulk { pending } => bulk::wait(self, *pending)?,
             Op::MatrixLoad { address, count, transpose, d } => {
                 matrix::load(self, *address, *count, *transpose, d)?;
             }
@@ -325,22 +427,32 @@ impl Context<'_, '_> {
                 matrix::store(self, *address, *count, *transpose, a)?;
             }
             Op::Mma(mma) => matrix::multiply(self, mma)?,
+            Op::Wgmma(op) => wgmma::start(self, op)?,
+            Op::Tensor(op) => return tcgen05::execute(self, op),
+            Op::WgmmaFence => wgmma::fence(self),
+            Op::WgmmaCommit => wgmma::commit(self),
+            Op::WgmmaWait { pending } => wgmma::wait(self, *pending)?,
             Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } | Op::BarrierWarp => {
                 lanes::exchange(self, &[(self.mask, op)]);
             }
             Op::ActiveMask { d } => self.warp.registers.set(*d, self.mask, &[self.mask; LANES], 0),
-            Op::BarrierBlock { id, threads } => {
-                let threads = match threads {
-                    Some(reg) => Some(self.uniform(*reg, "the barrier's thread count")?),
-                    None => None,
-                };
-                return Ok(Flow::Barrier { id: self.uniform(*id, "the barrier's number")?, threads });
+            Op::BarrierBlock { id, threads, reduction } => return self.barrier(*id, *threads, *reduction),
+            Op::BarrierArrive { id, threads } => {
+                let threads = self.uniform(*threads, "the barrier's thread count")?;
+                return Ok(Flow::Arrive { id: self.uniform(*id, "the barrier's number")?, threads });
             }
+            Op::Barrier { address, op } => return mbarrier::execute(self, *address, *op),
+            Op::FenceProxy => self.block.shared.fence_proxy(self.warp.index, self.mask, self.mask == self.warp.live()),
             Op::Fence { order } => self.fence(*order),
             Op::Nothing => {}
             Op::Branch { target } => return Ok(Flow::Jump { target: *target, lanes: self.mask }),
             Op::BranchIndexed { index, targets } => return self.branch_indexed(*index, targets),
-            Op::Exit => return Ok(Flow::Exit(self.mask)),
+            Op::Exit => {
+                if self.mask == self.warp.live() {
+                    wgmma::finish(self)?;
+                }
+                return Ok(Flow::Exit(self.mask));
+            }
             Op::Trap => {
                 if self.mask != 0 {
                     return Err(self.trap_all(FaultKind::Trap));
@@ -357,6 +469,21 @@ impl Context<'_, '_> {
         }
     }
 
+    fn barrier(&mut self, id: Reg, threads: Option<Reg>, reduction: Option<Reduction>) -> Result<Flow, Trap> {
+        let threads = match threads {
+            Some(reg) => Some(self.uniform(reg, "the barrier's thread count")?),
+            None => None,
+        };
+        let mut yes = 0;
+        if let Some(reduction) = reduction {
+            let (holds, undefined) = self.warp.registers.predicate(reduction.a);
+            self.need_defined(undefined, "a barrier")?;
+            yes = (holds & self.mask).count_ones();
+            self.warp.reduction = Some((reduction, self.mask));
+        }
+        Ok(Flow::Barrier { id: self.uniform(id, "the barrier's number")?, threads, yes })
+    }
+
     fn branch_indexed(&self, index: Reg, targets: &[u32]) -> Result<Flow, Trap> {
         self.need_defined(self.warp.registers.undefined::<u32>(index), "a branch")?;
         let indices = self.warp.registers.get::<u32>(index);
@@ -369,33 +496,5 @@ impl Context<'_, '_> {
             taken.push((target, 1 << lane));
         }
         Ok(Flow::Scatter(taken))
-    }
-
-    fn special(&self, what: Special, lane: usize) -> u64 {
-        let launch = self.block.launch;
-        let thread = self.thread(lane);
-        let [x, y, _] = launch.block;
-        u64::from(match what {
-            Special::Tid(0) => thread % x,
-            Special::Tid(1) => thread / x % y,
-            Special::Tid(_) => thread / x / y,
-            Special::Ntid(axis) => launch.block[usize::from(axis)],
-            Special::Ctaid(axis) => self.block.index[usize::from(axis)],
-            Special::Nctaid(axis) => launch.grid[usize::from(axis)],
-            Special::LaneId => lane as u32,
-            Special::WarpId => self.warp.index,
-            Special::NumWarps => launch.warps(),
-            // One emulated multiprocessor runs everything.
-            Special::SmId => 0,
-            Special::NumSms => 1,
-            Special::LaneMaskEq => 1 << lane,
-            Special::LaneMaskLe => FULL >> (31 - lane),
-            Special::LaneMaskLt => (1 << lane) - 1,
-            Special::LaneMaskGe => FULL << lane,
-            Special::LaneMaskGt => FULL << lane << 1,
-            Special::DynamicSharedBytes => launch.dynamic_shared,
-            Special::TotalSharedBytes => self.block.shared.size(),
-            Special::Clock => return self.block.counters.instructions,
-        })
     }
 }

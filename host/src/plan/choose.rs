@@ -148,7 +148,8 @@ const CAUSAL_E4M3_QUERIES: usize = 384;
 /// Whether `problem` is one of those that are not split: the rule of other FP8 attention for gfx950, so that what is
 /// asked for is refused here as there.
 fn is_causal_e4m3(problem: &Problem) -> bool {
-    problem.dtype == DType::E4m3 && problem.masks() && problem.sq < CAUSAL_E4M3_QUERIES
+    let causal = problem.effective_window().right == Some(0);
+    problem.dtype == DType::E4m3 && causal && (2..CAUSAL_E4M3_QUERIES).contains(&problem.sq)
 }
 
 /// The variants that have what was asked for; at least one.

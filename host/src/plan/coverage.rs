@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Plan;
+use crate::Lengths;
 
 /// One unit of work: one split of the KV of one sequence, for one block of query rows of one KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,37 +31,40 @@ impl Plan {
         Some(Unit { split: rest / batch, batch: rest % batch, m_block, kv_head })
     }
 
-    /// The packed query rows of row block `m_block`. Row `r` is query `r / group` of query head
-    /// `kv_head * group + r % group`.
-    pub fn rows(&self, m_block: u32) -> Range<usize> {
+    /// The packed query rows of row block `m_block` of a sequence with `queries` queries. Row `r` is query `r / group` of
+    /// query head `kv_head * group + r % group`.
+    pub fn rows(&self, m_block: u32, queries: usize) -> Range<usize> {
         let tile = (self.variant.q_tiles * self.variant.geometry.tile_m) as usize;
-        let rows = self.problem.rows();
+        let rows = queries * self.problem.group();
         (m_block as usize * tile).min(rows)..((m_block as usize + 1) * tile).min(rows)
     }
 
-    /// End of the keys that row block `m_block` sees of a sequence with `len` keys: all, or with a causal mask the
-    /// largest limit of its rows.
-    pub fn kv_end(&self, m_block: u32, len: usize) -> usize {
-        let rows = self.rows(m_block);
-        if !self.causal() || rows.is_empty() {
-            return len;
+    /// The keys that some row of row block `m_block` sees of a sequence: from the first one that its first row sees to the
+    /// last one that its last row does.
+    pub fn visible(&self, m_block: u32, Lengths { queries, keys }: Lengths) -> Range<usize> {
+        let (rows, group) = (self.rows(m_block, queries), self.problem.group());
+        if rows.is_empty() {
+            return 0..0;
         }
-        let last_query = (rows.end - 1) / self.problem.group();
-        (last_query + 1 + len).saturating_sub(self.problem.sq)
+        let keys_of = |row: usize| self.problem.effective_window().of(row / group, queries, keys);
+        let end = keys_of(rows.end - 1).end;
+        keys_of(rows.start).start.min(end)..end
     }
 
-    /// The tokens that `unit` reads when its sequence has `len` keys. Empty splits are empty ranges.
-    pub fn tokens(&self, unit: Unit, len: usize) -> Range<usize> {
-        let end = self.kv_end(unit.m_block, len);
+    /// The tokens that `unit` reads of a sequence of these lengths. Empty splits are empty ranges.
+    pub fn tokens(&self, unit: Unit, lengths: Lengths) -> Range<usize> {
+        let visible = self.visible(unit.m_block, lengths);
+        let tile = self.variant.geometry.tile_n as usize;
+        let first = visible.start / tile;
         let (split, splits) = (unit.split as usize, self.num_splits as usize);
         let (from, to) = if self.split_tokens > 0 {
             let size = self.split_tokens as usize;
-            (split * size, (split + 1) * size)
+            ((split * size).max(first * tile), (split + 1) * size)
         } else {
-            let tile = self.variant.geometry.tile_n as usize;
-            let tiles = end.div_ceil(tile);
-            (split * tiles / splits * tile, (split + 1) * tiles / splits * tile)
+            let tiles = visible.end.div_ceil(tile) - first;
+            ((first + split * tiles / splits) * tile, (first + (split + 1) * tiles / splits) * tile)
         };
-        from.min(end)..to.min(end)
+        let to = to.min(visible.end);
+        from.min(to)..to
     }
 }

@@ -11,7 +11,7 @@
 use kernels_gpu::abi::BlockShape;
 
 use crate::catalogue::Variant;
-use crate::{KvLens, Problem};
+use crate::{Lengths, Problem};
 
 /// How much faster a block streams when it has the memory to itself than when every multiprocessor streams. From a
 /// sweep of splits on an H200 (one sequence of 131072 tokens, 8 KV heads): 64 blocks reach 47 KB/us each, where
@@ -60,32 +60,43 @@ impl Work {
     pub(super) fn new(problem: &Problem, variant: &Variant, slots: u64) -> Self {
         let m_blocks = problem.rows().div_ceil(variant.block_rows());
         let tile = variant.geometry.tile_n as usize;
-        let hidden = |len: usize| if problem.masks() { len.min(problem.sq - 1) } else { 0 };
-        // Lengths, and how many sequences have each.
-        let lens: Vec<(usize, usize)> = match &problem.kv_lens {
-            _ if problem.is_empty() => Vec::new(),
-            KvLens::Host(lens) => lens.iter().map(|&len| (len as usize, 1)).collect(),
-            KvLens::Full | KvLens::Device => vec![(problem.sk, problem.batch)],
+        // KV tiles that the first and the last block of a sequence's query rows see; those between are between.
+        let seen = |lengths: Lengths| {
+            let rows = lengths.queries * problem.group();
+            let blocks = rows.div_ceil(variant.block_rows());
+            if blocks == 0 {
+                return (0, [0, 0]);
+            }
+            let tiles = [0, blocks - 1].map(|block| {
+                let last = ((block + 1) * variant.block_rows()).min(rows) - 1;
+                let keys_of =
+                    |row: usize| problem.effective_window().of(row / problem.group(), lengths.queries, lengths.keys);
+                let end = keys_of(last).end;
+                end.div_ceil(tile) - keys_of(block * variant.block_rows()).start.min(end) / tile
+            });
+            (blocks, tiles)
         };
+        // Where all sequences are alike, one stands for all.
+        let alike = problem.lengths_alike();
+        let sequences = if problem.is_empty() { 0 } else { problem.batch };
+        let (looked_at, each) = if alike { (sequences.min(1), sequences as f64) } else { (sequences, 1.0) };
         let (mut sum, mut longest, mut shortest) = (0.0, 0, usize::MAX);
-        for (len, sequences) in lens {
-            // The last rows see all keys; with a causal mask and several row blocks, the first ones see fewer.
-            let most = len.div_ceil(tile);
-            let least = if m_blocks > 1 { (len - hidden(len)).div_ceil(tile) } else { most };
-            sum += sequences as f64 * (most + least) as f64 / 2.0;
-            longest = longest.max(most);
-            shortest = shortest.min(least);
+        for index in 0..looked_at {
+            let (blocks, [first, last]) = seen(problem.lengths(index));
+            sum += each * blocks as f64 * (first + last) as f64 / 2.0;
+            longest = longest.max(first).max(last);
+            shortest = shortest.min(if blocks < m_blocks { 0 } else { first.min(last) });
         }
-        let rows = (problem.batch * problem.heads * problem.sq) as f64;
+        let rows = (problem.total_q() * problem.heads) as f64;
         let shares = if variant.shape == BlockShape::SplitKv { f64::from(variant.geometry.warps) } else { 1.0 };
         Self {
             m_blocks,
             // Rows bound it, all of them together below 2^31.
-            units_per_split: (problem.batch * m_blocks * problem.kv_heads) as u64,
-            tiles: sum * (m_blocks * problem.kv_heads) as f64,
+            units_per_split: (sequences * m_blocks * problem.kv_heads) as u64,
+            tiles: sum * problem.kv_heads as f64,
             longest: longest as u64,
             uniform: shortest >= longest,
-            sure: problem.kv_lens != KvLens::Device,
+            sure: problem.lengths_known(),
             slots,
             tile_bytes: (tile * (problem.head_dim_qk + problem.head_dim_v) * problem.dtype.size_of()) as f64,
             alone: ALONE.min(shares * WARP / f64::from(variant.q_tiles)),

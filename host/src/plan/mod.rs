@@ -72,10 +72,20 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let variants = catalogue.variants(problem)?;
     let combine = plan_combine(problem, device, catalogue);
     // Auto does not split what cannot be merged.
-    let max_splits = if combine.is_ok() { MAX_SPLITS } else { 1 };
+    let max_splits = match options.max_workspace_bytes {
+        _ if combine.is_err() => 1,
+        None => MAX_SPLITS,
+        // A split's part has the same size whatever their number.
+        Some(most) => (most / workspace_bytes(problem, 2)?.div_ceil(2).max(1)).clamp(1, MAX_SPLITS as usize) as u32,
+    };
     let Choice { variant, work, num_splits, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, max_splits)?;
 
+    let workspace_bytes = workspace_bytes(problem, num_splits)?;
+    if let Some(most) = options.max_workspace_bytes.filter(|&most| workspace_bytes > most) {
+        let allowed = format!("at least {workspace_bytes}, which {num_splits} splits need");
+        return Err(Error::argument("max_workspace_bytes", most, allowed));
+    }
     let units = work.units_per_split() * u64::from(num_splits);
     let vendor = device.target.vendor();
     let threads = variant.geometry.threads;
@@ -98,7 +108,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         waves: work.waves(units),
         attention,
         combine: if num_splits > 1 { Some(combine?) } else { None },
-        workspace_bytes: workspace_bytes(problem, num_splits)?,
+        workspace_bytes,
     })
 }
 
@@ -106,11 +116,11 @@ fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) 
     let vendor = device.target.vendor();
     let kernel = catalogue.combine()?;
     let block = kernel.threads(vendor);
-    let rows = (problem.batch * problem.heads * problem.sq) as u32;
+    let rows = (problem.total_q() * problem.heads) as u32;
     let most = device.max_blocks(block);
     if rows > most {
         let allowed = format!("at most {most} where there is more than one split: one block a row");
-        return Err(Error::argument("batch * heads * sq", rows, allowed));
+        return Err(Error::argument("total_q * heads", rows, allowed));
     }
     let widest = block * abi::COMBINE_WIDTH;
     if problem.head_dim_v > widest as usize || !problem.head_dim_v.is_multiple_of(abi::COMBINE_WIDTH as usize) {
@@ -126,10 +136,10 @@ fn workspace_bytes(problem: &Problem, num_splits: u32) -> Result<usize> {
     if num_splits == 1 {
         return Ok(0);
     }
-    let factors = [problem.batch, problem.heads, problem.sq, problem.head_dim_v + 1, size_of::<f32>()];
+    let factors = [problem.total_q(), problem.heads, problem.head_dim_v + 1, size_of::<f32>()];
     let bytes = factors.iter().try_fold(num_splits as usize, |bytes, &n| bytes.checked_mul(n));
     bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
-        let given = format!("{num_splits} over {} rows", problem.batch * problem.heads * problem.sq);
+        let given = format!("{num_splits} over {} rows", problem.total_q() * problem.heads);
         Error::argument("splits", given, "a workspace below 2^63 bytes")
     })
 }
@@ -219,11 +229,6 @@ impl Plan {
     /// Estimate of how many times the units of work fill the device.
     pub fn waves(&self) -> f64 {
         self.waves
-    }
-
-    /// Whether the kernel masks causally: not where every query sees all keys anyway.
-    pub fn causal(&self) -> bool {
-        self.problem.masks()
     }
 
     /// Units of work: `num_splits * batch * m_blocks * kv_heads`. Block `b` of the grid takes the units `b`,

@@ -1,6 +1,6 @@
 //! What reaches the driver, and what does not.
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, Output};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, Output};
 
 use super::recorder::Launched;
 use super::{device, kernels, refused};
@@ -89,7 +89,8 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!((value("batch"), value("sq"), value("sk")), (2, 3, 1000));
     assert_eq!((value("head_dim_qk"), value("head_dim_v")), (128, 104));
     assert_eq!((value("kv_heads"), value("group"), value("m_blocks")), (2, 4, 1));
-    assert_eq!((value("num_splits"), value("split_tokens"), value("causal")), (5, 0, 1));
+    assert_eq!((value("num_splits"), value("split_tokens")), (5, 0));
+    assert_eq!((value("window_left"), value("window_right"), value("softcap_log2")), (u64::from(NO_BOUND), 0, 0));
     assert_eq!(value("o_dtype"), Output::F32 as u64);
     let scale = f32::from_bits(value("scale_log2") as u32);
     assert!((scale - 0.127_517_43).abs() < 1e-7, "{scale}: log2(e) / sqrt(128)");
@@ -103,7 +104,7 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!((second.kernel.as_str(), second.grid, second.block), ("combine", rows as u32, 128));
     let value = |name| argument(second, CombineArguments::NAMES, name);
     assert_eq!(value("partial_o"), workspace.address());
-    assert_eq!((value("rows"), value("sq"), value("kv_heads"), value("group")), (rows, 3, 2, 4));
+    assert_eq!((value("rows"), value("sq"), value("heads")), (rows, 3, 8));
     assert_eq!((value("head_dim_v"), value("num_splits")), (104, 5));
     assert_eq!(value("o"), tensors.o.address());
 }

@@ -49,7 +49,7 @@ fn graphs_hold_what_they_captured_and_replay_it() {
     let plan = plan(&problem, &options, device.props(), kernels.catalogue()).unwrap();
     let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
     let stream = device.stream().unwrap();
-    let zeros = |shape: [usize; 4]| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
+    let zeros = |shape: Vec<usize>| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
     let (q, k, v, o) =
         (zeros(problem.q_shape()), zeros(problem.k_shape()), zeros(problem.v_shape()), zeros(problem.o_shape()));
     let inputs = Inputs::new(&q, &k, &v, &o);
@@ -99,7 +99,7 @@ fn runs_on_another_stream_wait_for_the_last_one() {
     let problem = Problem::new(1, 8, 2, 1, 1000, 128, DType::Bf16);
     let plan = plan(&problem, &Options::default(), device.props(), kernels.catalogue()).unwrap();
     let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
-    let zeros = |shape: [usize; 4]| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
+    let zeros = |shape: Vec<usize>| Tensor::zeros(&device, DType::Bf16, &shape).unwrap();
     let (q, k, v, o) =
         (zeros(problem.q_shape()), zeros(problem.k_shape()), zeros(problem.v_shape()), zeros(problem.o_shape()));
     let inputs = Inputs::new(&q, &k, &v, &o);

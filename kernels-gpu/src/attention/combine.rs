@@ -1,12 +1,11 @@
 //! Merges the splits' parts of each row: weights exp(lse_s - max), normalised (Flash-Decoding).
 
-use super::output::{Final, LN_2};
+use super::merge::with_sink;
+use super::output::{Final, LN_2, LOG2_E};
 use super::softmax::finite;
 use crate::abi::{COMBINE_THREADS, COMBINE_WIDTH, CombineArguments, MAX_SPLITS};
 use crate::gpu::{Float4, divide, math, shared, thread, warp};
 
-/// log2(e).
-const LOG2_E: f32 = core::f32::consts::LOG2_E;
 /// Parts whose loads are under way at once.
 const UNROLL: usize = 4;
 
@@ -19,6 +18,15 @@ const UNROLL: usize = 4;
 pub(crate) unsafe fn combine(a: CombineArguments) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let row = thread::block_idx_x();
+    if !a.cu_seqlens_q.is_null() {
+        // SAFETY: the offsets are one more than the sequences; there is a row, so there is a head.
+        let (end, query) =
+            unsafe { (a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read(), divide(row, a.heads).0) };
+        // A query that belongs to no sequence has no parts.
+        if query as i32 >= end {
+            return;
+        }
+    }
     let lse = |split: u32| -> f32 {
         let place = u64::from(split) * u64::from(a.rows) + u64::from(row);
         // SAFETY: split and row are in range.
@@ -102,22 +110,34 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
                 out[i] += part.0[i];
             }
         }
-        let inverse = if max == f32::NEG_INFINITY { 0.0 } else { 1.0 / sum };
-        for x in &mut out {
-            *x *= inverse;
-        }
-        let target = Final::from(&a);
-        // SAFETY: there is a row, so no count is 0.
-        let ((batch, kv_head), packed) = unsafe {
-            let (head, packed) = divide(row, a.sq * a.group);
-            (divide(head, a.kv_heads), packed)
+        let target = Final {
+            o: a.o,
+            lse: a.lse,
+            sink: a.sink,
+            o_stride_batch: a.o_stride_batch,
+            o_stride_seq: a.o_stride_seq,
+            o_stride_head: a.o_stride_head,
+            sq: a.sq,
+            heads: a.heads,
+            o_dtype: a.o_dtype,
         };
-        let target = target.row(batch, kv_head, packed, a.head_dim_v);
+        // SAFETY: there is a row, so no count is 0.
+        let ((batch, query), head) = unsafe {
+            let (query, head) = divide(row, a.heads);
+            (divide(query, a.sq), head)
+        };
+        let target = target.row(batch, query, head, a.head_dim_v);
+        let empty = max == f32::NEG_INFINITY;
+        let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
+        let (lse, factor) = with_sink(lse, target.sink);
+        for x in &mut out {
+            *x = *x * inverse * factor;
+        }
         // SAFETY: the row exists.
         unsafe {
             target.store::<4, 1>(|_| dim, |_| out);
             if dim == 0 {
-                target.store_lse(if max == f32::NEG_INFINITY { max } else { max + math::log2(sum) * LN_2 });
+                target.store_lse(lse);
             }
         }
     }

@@ -2,12 +2,13 @@
 //! follows them.
 
 use super::schedule::Unit;
-use crate::abi::{AttentionArguments, Pointer};
+use crate::abi::{AttentionArguments, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, Pointer};
+use crate::gpu::arguments::Arguments;
 use crate::gpu::tile::Element;
 
 /// Whether values of this type have factors.
 #[inline(always)]
-pub(super) const fn wanted<E: Element>() -> bool {
+const fn wanted<E: Element>() -> bool {
     E::OPERAND.bytes() == 1
 }
 
@@ -21,28 +22,34 @@ pub(super) unsafe fn of_scores<E: Element>(a: &AttentionArguments, unit: &Unit) 
         return a.scale_log2;
     }
     // SAFETY: the caller's promise.
-    unsafe {
-        a.scale_log2 * (read(a, unit, a.q_descale, a.q_descale_stride) * read(a, unit, a.k_descale, a.k_descale_stride))
-    }
+    unsafe { a.scale_log2 * (read(a, unit, a.q_descale, PER_HEAD_Q) * read(a, unit, a.k_descale, PER_HEAD_K)) }
 }
 
-/// Factor of V's values.
+/// Factor of the scores in the loop over the KV: what [`of_scores`] gave, or, where values have no factors, the
+/// argument, which needs no register.
+#[inline(always)]
+pub(super) fn scale<E: Element>(a: &Arguments, of_scores: f32) -> f32 {
+    if wanted::<E>() { of_scores } else { a.hot().scale_log2 }
+}
+
+/// Factor of V's values; 1 where they have none.
 ///
 /// # Safety
 /// The arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn of_v(a: &AttentionArguments, unit: &Unit) -> f32 {
+pub(super) unsafe fn of_v<E: Element>(a: &AttentionArguments, unit: &Unit) -> f32 {
     // SAFETY: the caller's promise.
-    unsafe { read(a, unit, a.v_descale, a.v_descale_stride) }
+    if wanted::<E>() { unsafe { read(a, unit, a.v_descale, PER_HEAD_V) } } else { 1.0 }
 }
 
 /// The factor of the unit's KV head.
 ///
 /// # Safety
-/// `factors` is one factor, with a stride of 0, or one for each sequence and KV head, with a stride of 1.
+/// `factors` is one factor, or one for each sequence and KV head where `a.descales_per_head` has the bit `per_head`.
 #[inline(always)]
-unsafe fn read(a: &AttentionArguments, unit: &Unit, factors: Pointer, stride: u32) -> f32 {
+unsafe fn read(a: &AttentionArguments, unit: &Unit, factors: Pointer, per_head: u32) -> f32 {
     let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
+    let index = if a.descales_per_head & per_head == 0 { 0 } else { head };
     // SAFETY: the caller's promise.
-    unsafe { factors.cast::<f32>().add((head * u64::from(stride)) as usize).read() }
+    unsafe { factors.cast::<f32>().add(index as usize).read() }
 }

@@ -4,8 +4,9 @@ use super::descale;
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{Sizes, Unit, Walk, units};
-use super::softmax::Rows;
-use crate::abi::{AttentionArguments, BlockShape, Geometry, Pointer};
+use super::softmax::{Mask, Rows, prepare};
+use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{Element, Fragment};
@@ -13,7 +14,7 @@ use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `W`: fragments of weights that make one operand. `QT`: products' rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
-/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`.
+/// tokens; a warp's in the shape `SplitKv`, the block's in `SharedKv`. `PAGED`: whether K and V lie in pages.
 ///
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
@@ -29,10 +30,11 @@ pub(crate) unsafe fn forward<
     const STAGES: usize,
     const MEMBERS: u32,
     const QUERY_IN_SHARED: bool,
+    const PAGED: bool,
 >(
     a: AttentionArguments,
 ) {
-    let a = with_rare_arguments_per_lane(a);
+    let a = Arguments::new(a);
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = WARPS as u32;
     let splits_kv = MEMBERS == warp::SIZE;
@@ -53,14 +55,14 @@ pub(crate) unsafe fn forward<
     let (mut ring, query_memory, merge) = unsafe {
         let query_memory = memory.add((rings * ring_bytes) as usize);
         (
-            Ring::<E, QF, SF, OF, STAGES, MEMBERS>::new(memory.add(ring_start as usize)),
+            Ring::<E, QF, SF, OF, STAGES, MEMBERS, PAGED>::new(memory.add(ring_start as usize)),
             query_memory,
             Merge::<E, WARPS, OF>::new(query_memory.add(query_bytes as usize), sizes.tile_rows),
         )
     };
 
     // SAFETY: the caller's promise.
-    let mut ahead = unsafe { Walk::new(&a, sizes) };
+    let mut ahead = unsafe { Walk::<PAGED>::new(&a, sizes) };
     // Rolled: its copies are long, and unrolled they would be most of the kernel.
     for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
@@ -68,26 +70,24 @@ pub(crate) unsafe fn forward<
     }
 
     let mut index = thread::block_idx_x();
-    while index < units(&a) {
+    while index < units(&a.all()) {
+        let once = a.all();
         // SAFETY: the index is in range; the caller's promise.
-        let unit = unsafe { Unit::new(&a, index, sizes) };
-        let source = QueryRows { a, unit, element: E::OPERAND.bytes() };
+        let unit = unsafe { Unit::new(&once, index, sizes) };
+        let source = QueryRows { a: once, unit, element: E::OPERAND.bytes() };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let (query, scale_log2) = unsafe {
             let query =
                 Query::<E, QF, QT, QUERY_IN_SHARED>::load(&source, warp_row, tile_m, sizes.tile_rows, query_memory);
-            (query, descale::of_scores::<E>(&a, &unit))
+            (query, descale::of_scores::<E>(&once, &unit))
         };
         let first = unit.first_row + warp_row;
-        // Where it is asked for: what follows from it is needed once a unit.
-        let unit_lane = warp::per_lane(lane);
-        let mut rows = [Rows::new::<E>(&a, unit.len, first, unit_lane); QT];
-        for t in 1..QT {
-            rows[t] = Rows::new::<E>(&a, unit.len, first + t as u32 * tile_m, unit_lane);
-        }
+        let last = first + (QT as u32 - 1) * tile_m + E::M - 1;
+        let mask = Mask::new(&once, unit.sequence, first, last);
+        let mut rows = [Rows::NONE; QT];
         let mut out: [[Fragment; OF]; QT] = [[[0.0; 4]; OF]; QT];
-        // A warp all of whose rows lie beyond the last one only copies.
-        let busy = warp::uniform(first) < warp::uniform(Unit::rows(&a));
+        // A warp all of whose rows lie beyond the last one only copies. Where all hold the same rows there is none.
+        let busy = splits_kv || warp::uniform(first) < warp::uniform(unit.rows(&once));
 
         let mut token = unit.begin + warp_token;
         while token < unit.end {
@@ -99,7 +99,16 @@ pub(crate) unsafe fn forward<
                 if busy {
                     let mut scores = ring.scores(&query);
                     for t in 0..QT {
-                        rows[t].update::<E, SF, OF>(&mut scores[t], &mut out[t], token, lane, scale_log2);
+                        prepare::<E, SF>(
+                            &a,
+                            descale::scale::<E>(&a, scale_log2),
+                            &mask,
+                            &mut scores[t],
+                            t as u32 * tile_m,
+                            token,
+                            lane,
+                        );
+                        rows[t].update::<E, SF, OF>(&scores[t], &mut out[t]);
                     }
                     // The exponentials of the next step need nothing of the products of this one: they overlap.
                     for step in 0..SF / W {
@@ -115,10 +124,12 @@ pub(crate) unsafe fn forward<
             token += sizes.tile_n;
         }
 
+        let once = a.all();
         // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
-        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&a, opaque(index), sizes) } } else { unit };
-        let output = UnitOutput::new(a, unit);
+        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
+        // SAFETY: the caller's promise.
+        let output = UnitOutput::new(once, unit, unsafe { descale::of_v::<E>(&once, &unit) });
         let lane = warp::per_lane(lane);
         for t in 0..QT {
             let first = t as u32 * tile_m + warp_row;
@@ -145,40 +156,6 @@ pub(crate) unsafe fn forward<
     }
 }
 
-/// The arguments, with what is needed once a unit out of the registers that all lanes share.
-#[inline(always)]
-fn with_rare_arguments_per_lane(a: AttentionArguments) -> AttentionArguments {
-    let stride =
-        |stride: u64| u64::from(warp::per_lane(stride as u32)) | u64::from(warp::per_lane((stride >> 32) as u32)) << 32;
-    let pointer = |pointer: Pointer| pointer.with_addr(stride(pointer.addr() as u64) as usize);
-    AttentionArguments {
-        q_descale: pointer(a.q_descale),
-        k_descale: pointer(a.k_descale),
-        v_descale: pointer(a.v_descale),
-        q_descale_stride: warp::per_lane(a.q_descale_stride),
-        k_descale_stride: warp::per_lane(a.k_descale_stride),
-        v_descale_stride: warp::per_lane(a.v_descale_stride),
-        q_stride_batch: stride(a.q_stride_batch),
-        q_stride_seq: stride(a.q_stride_seq),
-        q_stride_head: stride(a.q_stride_head),
-        k_stride_batch: stride(a.k_stride_batch),
-        k_stride_head: stride(a.k_stride_head),
-        v_stride_batch: stride(a.v_stride_batch),
-        v_stride_head: stride(a.v_stride_head),
-        o_stride_batch: stride(a.o_stride_batch),
-        o_stride_seq: stride(a.o_stride_seq),
-        o_stride_head: stride(a.o_stride_head),
-        batch: warp::per_lane(a.batch),
-        sq: warp::per_lane(a.sq),
-        head_dim_qk: warp::per_lane(a.head_dim_qk),
-        head_dim_v: warp::per_lane(a.head_dim_v),
-        kv_heads: warp::per_lane(a.kv_heads),
-        group: warp::per_lane(a.group),
-        m_blocks: warp::per_lane(a.m_blocks),
-        ..a
-    }
-}
-
 /// The rows of a unit's query tiles.
 struct QueryRows {
     a: AttentionArguments,
@@ -192,15 +169,15 @@ impl QuerySource for QueryRows {
     fn row(&self, row: u32) -> Option<*const u8> {
         let (a, unit) = (&self.a, &self.unit);
         let row = unit.first_row + row;
-        if row >= Unit::rows(a) {
+        if row >= unit.rows(a) {
             return None;
         }
         // SAFETY: group is not 0.
         let (query, member) = unsafe { divide(row, a.group) };
         let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
-        let element =
-            u64::from(unit.batch) * a.q_stride_batch + u64::from(query) * a.q_stride_seq + head * a.q_stride_head;
-        Some(a.q.wrapping_add((u64::from(self.element) * element) as usize).cast_const())
+        let query = u64::from(unit.sequence.first_query + query);
+        let offset = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
+        Some(a.q.wrapping_add((u64::from(self.element) * offset) as usize).cast_const())
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, UnitOutput, store_floats};
+use super::output::{LN_2, LOG2_E, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
 use crate::gpu::tile::{self, Element, Fragment, ROWS, RUN};
@@ -16,6 +16,19 @@ fn normalise<E: Element>(max: f32, sum: f32) -> (f32, f32) {
     }
     let log2 = if E::HEADROOM == 0.0 { math::log2(sum) } else { math::log2(sum) - E::HEADROOM };
     ((max + log2) * LN_2, 1.0 / sum)
+}
+
+/// LSE (natural) with a sink taken in, and the factor by which that makes the normalised output smaller. It is a step of
+/// its own, so that a row has the same bits whether its only part was written as a split's or not.
+#[inline(always)]
+pub(super) fn with_sink(lse: f32, sink: f32) -> (f32, f32) {
+    if sink == f32::NEG_INFINITY {
+        return (lse, 1.0);
+    }
+    let most = math::max(lse, sink);
+    let weight = math::exp2((lse - most) * LOG2_E);
+    let sum = weight + math::exp2((sink - most) * LOG2_E);
+    (math::fma(math::log2(sum), LN_2, most), weight / sum)
 }
 
 /// Writes one warp's rows, which no other warp shares, from row `first` of the unit on. A lane's `RUN` elements of
@@ -34,15 +47,15 @@ pub(super) unsafe fn write_rows<E: Element, const OF: usize>(
     for slot in 0..ROWS {
         // SAFETY: the caller's promise.
         let sum = unsafe { tile::row_sum::<E>(rows.sum[slot]) };
-        let (lse, inverse) = normalise::<E>(rows.max[slot], sum);
-        // SAFETY: the caller's promise.
-        let factor = unsafe { output.descaled::<E>(inverse) };
         let row = output.row(first + E::row(lane, slot));
+        let (lse, inverse) = normalise::<E>(rows.max[slot], sum);
+        let inverse = inverse * output.descale;
+        let (lse, factor) = with_sink(lse, row.sink);
         // SAFETY: the row exists, or is written nowhere.
         unsafe {
             row.store::<RUN, OF>(
                 |f| E::out_column(lane, f, slot * RUN),
-                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * factor),
+                |f| core::array::from_fn(|i| out[f][slot * RUN + i] * inverse * factor),
             );
             // The lane that holds column 0 speaks for the row.
             if E::out_column(lane, 0, 0) == 0 {
@@ -116,8 +129,9 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let (x, lse) = self.read(output, row, dim);
-                let row = output.row(row);
+                let target = output.row(row);
+                let (x, lse) = self.read(row, dim, target.sink, output.descale);
+                let row = target;
                 row.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {
                     row.store_lse(lse);
@@ -127,12 +141,12 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
         }
     }
 
-    /// Four normalised output dims of a row from `dim` on, and the row's LSE (natural).
+    /// Four normalised output dims of a row with this sink and factor of V from `dim` on, and the row's LSE (natural).
     ///
     /// # Safety
     /// As for [`Self::write_rows`]; `row < rows`, `dim + 4 <= DIMS`.
     #[inline(always)]
-    unsafe fn read(&self, output: &UnitOutput, row: u32, dim: u32) -> ([f32; 4], f32) {
+    unsafe fn read(&self, row: u32, dim: u32, sink: f32, descale: f32) -> ([f32; 4], f32) {
         let mut max = f32::NEG_INFINITY;
         let mut states = [[0.0; 2]; WARPS];
         for warp in 0..WARPS {
@@ -154,10 +168,10 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
             }
         }
         let (lse, inverse) = normalise::<E>(max, sum);
-        // SAFETY: the caller's promise.
-        let factor = unsafe { output.descaled::<E>(inverse) };
+        let inverse = inverse * descale;
+        let (lse, factor) = with_sink(lse, sink);
         for x in &mut out {
-            *x *= factor;
+            *x = *x * inverse * factor;
         }
         (out, lse)
     }

@@ -1,16 +1,19 @@
 //! The algorithm, once for both vendors.
 //!
-//! [`forward`] computes attention over a part of the KV: it walks the units of [`schedule`], keeps
+//! [`forward`] computes attention over a part of the KV: it walks the units of [`schedule`] over [`sequence`]s, keeps
 //! [`softmax`]'s running state over the chunks of KV, [`merge`]s the block's warps and writes through
-//! [`output`]; 8-bit values have a [`descale`]. [`combine`] merges the parts.
+//! [`output`]; 8-bit values have a [`descale`]. [`combine`] merges the parts, and [`partials`] what a caller has.
 
 mod combine;
 mod descale;
 mod forward;
 mod merge;
 mod output;
+mod partials;
 mod schedule;
+mod sequence;
 mod softmax;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
+pub(crate) use partials::merge_partials;

@@ -1,68 +1,52 @@
 //! Where a packed row's results go, and how they are written.
 
-use super::descale;
 use super::schedule::Unit;
-use crate::abi::{AttentionArguments, CombineArguments, Output};
-use crate::gpu::tile::Element;
+use crate::abi::{AttentionArguments, Output};
 use crate::gpu::{Float2, Float4, divide, math};
 use core::ptr;
 
 /// Natural logarithm of 2.
 pub(super) const LN_2: f32 = core::f32::consts::LN_2;
+/// log2(e).
+pub(super) const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
 /// Final results: O in the caller's layout and type, and the LSE where asked for.
+#[derive(Clone, Copy)]
 pub(super) struct Final {
-    o: *mut u8,
-    lse: *mut u8,
-    o_stride_batch: u64,
-    o_stride_seq: u64,
-    o_stride_head: u64,
-    sq: u32,
-    kv_heads: u32,
-    group: u32,
-    o_dtype: u32,
+    pub(super) o: *mut u8,
+    pub(super) lse: *mut u8,
+    /// Logits without values, or null.
+    pub(super) sink: *const u8,
+    pub(super) o_stride_batch: u64,
+    pub(super) o_stride_seq: u64,
+    pub(super) o_stride_head: u64,
+    /// Queries of each sequence.
+    pub(super) sq: u32,
+    /// Query heads.
+    pub(super) heads: u32,
+    pub(super) o_dtype: u32,
 }
-
-macro_rules! impl_from {
-    ($arguments:ident) => {
-        impl From<&$arguments> for Final {
-            #[inline(always)]
-            fn from(a: &$arguments) -> Self {
-                Self {
-                    o: a.o,
-                    lse: a.lse,
-                    o_stride_batch: a.o_stride_batch,
-                    o_stride_seq: a.o_stride_seq,
-                    o_stride_head: a.o_stride_head,
-                    sq: a.sq,
-                    kv_heads: a.kv_heads,
-                    group: a.group,
-                    o_dtype: a.o_dtype,
-                }
-            }
-        }
-    };
-}
-impl_from!(AttentionArguments);
-impl_from!(CombineArguments);
 
 impl Final {
-    /// Packed row `row` of a KV head, of `dims` dims.
+    /// The row of a query and head, of `dims` dims.
     #[inline(always)]
-    pub(super) fn row(&self, batch: u32, kv_head: u32, row: u32, dims: u32) -> RowOutput {
-        // SAFETY: group is not 0, since there is a row.
-        let (query, member) = unsafe { divide(row, self.group) };
-        let head = u64::from(kv_head) * u64::from(self.group) + u64::from(member);
-        let (batch, query) = (u64::from(batch), u64::from(query));
-        let heads = u64::from(self.kv_heads) * u64::from(self.group);
+    pub(super) fn row(&self, batch: u32, query: u32, head: u32, dims: u32) -> RowOutput {
+        let sink = if self.sink.is_null() {
+            f32::NEG_INFINITY
+        } else {
+            // SAFETY: the host checked that each head has one.
+            unsafe { self.sink.cast::<f32>().add(head as usize).read() }
+        };
+        let (batch, query, head) = (u64::from(batch), u64::from(query), u64::from(head));
         let element = batch * self.o_stride_batch + query * self.o_stride_seq + head * self.o_stride_head;
         let bytes = if self.o_dtype == Output::F32 as u32 { 4 } else { 2 };
-        let lse = (batch * heads + head) * u64::from(self.sq) + query;
+        let lse = (batch * u64::from(self.heads) + head) * u64::from(self.sq) + query;
         RowOutput {
             o: self.o.wrapping_add((element * bytes) as usize),
             dtype: self.o_dtype,
             dims,
             lse: if self.lse.is_null() { self.lse } else { self.lse.wrapping_add((lse * 4) as usize) },
+            sink,
         }
     }
 }
@@ -78,11 +62,14 @@ pub(super) struct RowOutput {
     dims: u32,
     /// The row's LSE, or null.
     lse: *mut u8,
+    /// A logit without a value that the row has, natural; minus infinity: none.
+    pub(super) sink: f32,
 }
 
 impl RowOutput {
     /// A row that is written nowhere.
-    pub(super) const NONE: Self = Self { o: ptr::null_mut(), dtype: 0, dims: 0, lse: ptr::null_mut() };
+    pub(super) const NONE: Self =
+        Self { o: ptr::null_mut(), dtype: 0, dims: 0, lse: ptr::null_mut(), sink: f32::NEG_INFINITY };
 
     /// Writes `COUNT` runs of `N` dims (2 or 4): run `i` starts at `dim(i)`, a multiple of `N`. Dims that the row has
     /// not are left out.
@@ -172,34 +159,36 @@ pub(super) struct UnitOutput {
     a: AttentionArguments,
     unit: Unit,
     target: Final,
-    /// Row of the partial results that the unit's first row has.
-    first_partial: u64,
+    /// First query of the sequence, among its own or all packed ones; and the sequence, 0 where they are packed.
+    first_query: u32,
+    batch: u32,
+    /// Factor of V's values.
+    pub(super) descale: f32,
 }
 
 impl UnitOutput {
     #[inline(always)]
-    pub(super) fn new(a: AttentionArguments, unit: Unit) -> Self {
-        let heads = u64::from(a.batch) * u64::from(a.kv_heads);
-        let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
-        let first_partial =
-            (u64::from(unit.split) * heads + head) * u64::from(Unit::rows(&a)) + u64::from(unit.first_row);
-        Self { a, unit, target: Final::from(&a), first_partial }
-    }
-
-    /// `factor` of the unit's outputs, with that of V's values.
-    ///
-    /// # Safety
-    /// The arguments are as the ABI says.
-    #[inline(always)]
-    pub(super) unsafe fn descaled<E: Element>(&self, factor: f32) -> f32 {
-        // SAFETY: the caller's promise.
-        if descale::wanted::<E>() { factor * unsafe { descale::of_v(&self.a, &self.unit) } } else { factor }
+    pub(super) fn new(a: AttentionArguments, unit: Unit, descale: f32) -> Self {
+        let (sq, total_q, packed) = (a.sq, a.total_q, !a.cu_seqlens_q.is_null());
+        let target = Final {
+            o: a.o,
+            lse: a.lse,
+            sink: a.sink,
+            o_stride_batch: a.o_stride_batch,
+            o_stride_seq: a.o_stride_seq,
+            o_stride_head: a.o_stride_head,
+            sq: if packed { total_q } else { sq },
+            heads: a.kv_heads * a.group,
+            o_dtype: a.o_dtype,
+        };
+        let batch = if packed { 0 } else { unit.batch };
+        Self { a, unit, target, first_query: unit.sequence.first_query, batch, descale }
     }
 
     /// Rows from the unit's first one to the KV head's last.
     #[inline(always)]
     pub(super) fn rows(&self) -> u32 {
-        Unit::rows(&self.a) - self.unit.first_row
+        self.unit.rows(&self.a).saturating_sub(self.unit.first_row)
     }
 
     /// The unit's row `row`; one that does not exist is written nowhere.
@@ -207,19 +196,25 @@ impl UnitOutput {
     pub(super) fn row(&self, row: u32) -> RowOutput {
         let (a, unit) = (&self.a, &self.unit);
         let packed = unit.first_row + row;
-        if packed >= Unit::rows(a) {
+        if packed >= unit.rows(a) {
             return RowOutput::NONE;
         }
+        // SAFETY: group is not 0, since there is a row.
+        let (query, member) = unsafe { divide(packed, a.group) };
+        let (query, head) = (self.first_query + query, unit.kv_head * a.group + member);
         if a.num_splits == 1 {
-            return self.target.row(unit.batch, unit.kv_head, packed, a.head_dim_v);
+            return self.target.row(self.batch, query, head, a.head_dim_v);
         }
-        let partial = self.first_partial + u64::from(row);
+        let query =
+            u64::from(unit.split) * u64::from(a.total_q) + u64::from(self.batch) * u64::from(a.sq) + u64::from(query);
+        let partial = query * u64::from(self.target.heads) + u64::from(head);
         RowOutput {
             o: a.partial_o.wrapping_add((partial * u64::from(a.head_dim_v) * 4) as usize),
             dtype: Output::F32 as u32,
             // An empty split has no part; its LSE says so.
             dims: if unit.begin < unit.end { a.head_dim_v } else { 0 },
             lse: a.partial_lse.wrapping_add((partial * 4) as usize),
+            sink: f32::NEG_INFINITY,
         }
     }
 }

@@ -1,17 +1,126 @@
 //! Online softmax in the exp2 domain (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use super::schedule::key_limit;
+use super::sequence::{Sequence, Sight};
 use crate::abi::AttentionArguments;
+use crate::gpu::arguments::Arguments;
 use crate::gpu::tile::{self, Element, Fragment, ROWS};
-use crate::gpu::{divide, math};
+use crate::gpu::{divide, math, warp};
 
-/// Of each row that the lane holds a part of in one product: the keys it sees, and the running state.
+/// What is done to raw scores before the mask.
+#[derive(Clone, Copy)]
+struct Scaling {
+    /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap. Of 8-bit values with their factors.
+    scale_log2: f32,
+    /// Softcap times log2(e), or 0: none.
+    softcap_log2: f32,
+}
+
+impl Scaling {
+    #[inline(always)]
+    fn new(a: &AttentionArguments, scale_log2: f32) -> Self {
+        Self { scale_log2, softcap_log2: a.softcap_log2 }
+    }
+
+    /// Scores in the exp2 domain.
+    #[inline(always)]
+    fn apply<const SF: usize>(self, scores: &mut [Fragment; SF]) {
+        for f in 0..SF {
+            for i in 0..4 {
+                scores[f][i] *= self.scale_log2;
+            }
+        }
+        if self.softcap_log2 != 0.0 {
+            for f in 0..SF {
+                for i in 0..4 {
+                    // tanh(x) = 1 - 2 / (exp(2 x) + 1).
+                    let part = math::reciprocal(math::exp2(scores[f][i]) + 1.0);
+                    scores[f][i] = math::fma(-2.0 * part, self.softcap_log2, self.softcap_log2);
+                }
+            }
+        }
+    }
+}
+
+/// Scales the raw scores of the keys from `token` on by `scale_log2` and masks them, of the product whose rows begin `offset` behind the
+/// warp's.
+#[inline(always)]
+pub(super) fn prepare<E: Element, const SF: usize>(
+    a: &Arguments,
+    scale_log2: f32,
+    mask: &Mask,
+    scores: &mut [Fragment; SF],
+    offset: u32,
+    token: u32,
+    lane: u32,
+) {
+    Scaling::new(a.hot(), scale_log2).apply(scores);
+    mask.apply::<E, SF>(a, scores, offset, token, lane);
+}
+
+/// Which keys a warp's rows see.
+#[derive(Clone, Copy)]
+pub(super) struct Mask {
+    sequence: Sequence,
+    /// Packed row that is the warp's first one.
+    first_row: u32,
+    /// All its rows see the keys from `begin` to `end`: a chunk between them needs no mask.
+    begin: u32,
+    end: u32,
+}
+
+impl Mask {
+    /// That of the packed rows from `first_row` to `last_row`.
+    #[inline(always)]
+    pub(super) fn new(a: &AttentionArguments, sequence: Sequence, first_row: u32, last_row: u32) -> Self {
+        let sight = Sight::new(a, &sequence);
+        let query = |row| query(row, &sequence, a.group);
+        // Both ends rise with the row.
+        let (begin, end) = (sight.begin(query(last_row)), sight.end(query(first_row)));
+        Self { sequence, first_row, begin: warp::uniform(begin), end: warp::uniform(end) }
+    }
+
+    /// Hides the scores of the keys from `token` on that a row does not see, of the product whose rows begin `offset`
+    /// behind the warp's. What it needs is found anew: few chunks lie at an edge, and registers are full.
+    #[inline(always)]
+    fn apply<E: Element, const SF: usize>(
+        &self,
+        a: &Arguments,
+        scores: &mut [Fragment; SF],
+        offset: u32,
+        token: u32,
+        lane: u32,
+    ) {
+        if self.begin <= token && token + (SF * E::COLUMNS) as u32 <= self.end {
+            return;
+        }
+        let a = a.all();
+        let sight = Sight::new(&a, &self.sequence);
+        let mut position = [0; ROWS];
+        for slot in 0..ROWS {
+            let row = self.first_row + offset + E::row(lane, slot);
+            position[slot] = sight.position(query(row, &self.sequence, a.group));
+        }
+        for f in 0..SF {
+            for i in 0..4 {
+                if !sight.sees(position[tile::slot(i)], token + E::column(lane, f, i)) {
+                    scores[f][i] = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Query of packed row `row`. Rows beyond the last one compute on zeros and are not written; they see what that one sees.
+#[inline(always)]
+fn query(row: u32, sequence: &Sequence, group: u32) -> u32 {
+    let last = (sequence.queries * group).saturating_sub(1);
+    // SAFETY: group is not 0.
+    unsafe { divide(row.min(last), group) }.0
+}
+
+/// Running state of each row that the lane holds a part of in one product.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    /// Keys that the row sees: those below.
-    limit: [u32; ROWS],
-    /// The smallest limit: a chunk that ends at or before it needs no mask.
-    lowest_limit: u32,
     /// Largest score so far, times log2(e); minus infinity at first.
     pub(super) max: [f32; ROWS],
     /// This lane's part of the sum of exp2(score - max), scaled by the element's headroom.
@@ -19,47 +128,19 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// State before the first key, for the packed rows from `first_row` on.
-    #[inline(always)]
-    pub(super) fn new<E: Element>(a: &AttentionArguments, len: u32, first_row: u32, lane: u32) -> Self {
-        let mut limit = [0; ROWS];
-        for slot in 0..ROWS {
-            limit[slot] = row_limit(a, len, first_row + E::row(lane, slot));
-        }
-        // Limits rise with the row.
-        let lowest_limit = row_limit(a, len, first_row);
-        Self { limit, lowest_limit, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
-    }
+    /// State before the first key.
+    pub(super) const NONE: Self = Self { max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] };
 
-    /// Scales and masks the raw scores of the keys from `token` on, takes them into the maximum, and rescales `out`
-    /// to it.
+    /// Takes scores, scaled and masked, into the maximum, and rescales `out` to it.
     ///
     /// # Safety
     /// Every lane of the warp reaches this call.
     #[inline(always)]
     pub(super) unsafe fn update<E: Element, const SF: usize, const OF: usize>(
         &mut self,
-        scores: &mut [Fragment; SF],
+        scores: &[Fragment; SF],
         out: &mut [Fragment; OF],
-        token: u32,
-        lane: u32,
-        scale_log2: f32,
     ) {
-        for f in 0..SF {
-            for i in 0..4 {
-                scores[f][i] *= scale_log2;
-            }
-        }
-        if token + (SF * E::COLUMNS) as u32 > self.lowest_limit {
-            for f in 0..SF {
-                for i in 0..4 {
-                    if token + E::column(lane, f, i) >= self.limit[tile::slot(i)] {
-                        scores[f][i] = f32::NEG_INFINITY;
-                    }
-                }
-            }
-        }
-
         let mut max = self.max;
         for f in 0..SF {
             for i in 0..4 {
@@ -96,15 +177,6 @@ impl Rows {
         }
         weights
     }
-}
-
-/// Keys that packed row `row` sees. Rows beyond the last one compute on zeros and are not written; they keep the last
-/// one's limit. (Not a closure: LLVM would keep the arguments that it refers to in memory, on AMD.)
-#[inline(always)]
-fn row_limit(a: &AttentionArguments, len: u32, row: u32) -> u32 {
-    // SAFETY: group is not 0.
-    let (query, _) = unsafe { divide(row.min(a.sq * a.group - 1), a.group) };
-    key_limit(a, len, query)
 }
 
 /// What to subtract from scores whose maximum is `max`: itself, or 0 where no key was seen, so that minus

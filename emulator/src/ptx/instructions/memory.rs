@@ -93,8 +93,14 @@ pub(super) fn copy(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>)
     if !m.flag("async") {
         return Err(d.error("the copy is not supported"));
     }
+    if m.flag("bulk") {
+        return super::bulk::copy(d, m, o);
+    }
     if m.flag("commit_group") {
         return Ok(any(Op::CommitCopies, Class::Sync));
+    }
+    if m.flag("mbarrier") {
+        return super::sync::mbarrier(d, m, o, true);
     }
     if m.flag("wait_all") {
         return Ok(any(Op::WaitCopies { pending: None }, Class::Sync));

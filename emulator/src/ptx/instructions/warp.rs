@@ -6,26 +6,17 @@ use crate::counters::Class;
 use crate::ptx::decode::Decoder;
 use crate::ptx::ops::*;
 use crate::ptx::parser::Operand;
-use crate::races::Access;
 
 pub(super) fn mma(d: &mut Decoder<'_>, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
     let form = m.flag("sync") && m.flag("aligned") && m.flag("row") && m.flag("col");
     let [shape, "f32", a_name, b_name, "f32"] = m.parts[..] else {
         return Err(d.error("mma of this form is not supported"));
     };
-    let element = |name: &str| match name {
-        "bf16" => Some(MatrixTy::Bf16),
-        "f16" => Some(MatrixTy::F16),
-        "e4m3" => Some(MatrixTy::E4m3),
-        "e5m2" => Some(MatrixTy::E5m2),
-        _ => None,
-    };
     // Elements summed, and registers of A and of B.
-    let (Some(a_ty), Some(b_ty), true) = (element(a_name), element(b_name), form) else {
+    let (Some(a_ty), Some(b_ty), true) = (MatrixTy::parse(a_name), MatrixTy::parse(b_name), form) else {
         return Err(d.error(format!("mma of {a_name} and {b_name} is not supported")));
     };
-    let bytes = |ty| if matches!(ty, MatrixTy::E4m3 | MatrixTy::E5m2) { 1 } else { 2 };
-    let (k, a_count, b_count) = match (shape, bytes(a_ty), bytes(b_ty)) {
+    let (k, a_count, b_count) = match (shape, a_ty.bytes(), b_ty.bytes()) {
         ("m16n8k16", 2, 2) if a_ty == b_ty => (16, 4, 2),
         ("m16n8k8", 2, 2) if a_ty == b_ty => (8, 2, 1),
         ("m16n8k32", 1, 1) => (32, 4, 2),
@@ -123,29 +114,4 @@ pub(super) fn lanes(
         }
     };
     Ok((op, Class::Lane, Together::Members(members)))
-}
-
-pub(super) fn sync(d: &mut Decoder<'_>, name: &str, m: &mut Modifiers<'_>, o: &Operands<'_>) -> Result<Decoded, Error> {
-    if matches!(name, "fence" | "membar") {
-        let inside = m.parts.contains(&"cta");
-        let (access, mut order) = m.access(Access::Read);
-        // A fence without a kind, and membar, is both.
-        if access == Access::Read && !inside {
-            order = Order { acquire: true, release: true };
-        }
-        return Ok(any(Op::Fence { order }, Class::Sync));
-    }
-    let _aligned = m.flag("aligned");
-    let warp = m.flag("warp");
-    let _block = m.flag("cta");
-    if !m.flag("sync") {
-        return Err(d.error(format!("{name} without .sync is not supported")));
-    }
-    if warp {
-        let members = d.source32(o.get(d, 0)?, Ty::B32)?;
-        return Ok((Op::BarrierWarp, Class::Sync, Together::Members(members)));
-    }
-    let id = d.source32(o.get(d, 0)?, Ty::U32)?;
-    let threads = if o.len() > 1 { Some(d.source32(o.get(d, 1)?, Ty::U32)?) } else { None };
-    Ok((Op::BarrierBlock { id, threads }, Class::Sync, Together::All))
 }

@@ -11,6 +11,8 @@ unsafe extern "unadjusted" {
     safe fn v_med3_f32(a: f32, b: f32, c: f32) -> f32;
     #[link_name = "llvm.amdgcn.cvt.pk.fp8.f32"]
     safe fn v_cvt_pk_fp8_f32(a: f32, b: f32, old: u32, high: bool) -> u32;
+    #[link_name = "llvm.amdgcn.rcp.f32"]
+    safe fn v_rcp_f32(x: f32) -> f32;
 }
 
 #[derive(Clone, Copy)]
@@ -31,6 +33,12 @@ pub(crate) fn exp2(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn log2(x: f32) -> f32 {
     v_log_f32(x)
+}
+
+/// 1 / x. CDNA4 ISA, "V_RCP_F32": 1 ULP.
+#[inline(always)]
+pub(crate) fn reciprocal(x: f32) -> f32 {
+    v_rcp_f32(x)
 }
 
 /// The larger value; the other one if one is NaN.

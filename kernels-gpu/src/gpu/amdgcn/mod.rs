@@ -3,6 +3,7 @@
 //! One instruction a function. What LLVM has no name for in `core::arch::amdgpu` is declared where it is
 //! used, under the intrinsic's LLVM name. LLVM knows which of them are convergent.
 
+pub(crate) mod arguments;
 pub(crate) mod copy;
 mod element;
 mod layout;

@@ -14,7 +14,7 @@ use super::layout::{Layout, PIECE, Piece};
 use super::query::{Query, load_row};
 use super::tile::{Element, Fragment};
 use super::{shared, thread, warp};
-use crate::gpu::Chunk;
+use crate::gpu::{Chunk, page_offset};
 use core::marker::PhantomData;
 
 /// Bytes that one copy of all lanes fills.
@@ -22,7 +22,15 @@ const PART: u32 = warp::SIZE * PIECE;
 
 /// Ring of `STAGES` chunks of `SF` score fragments' KV tokens; K rows of `QF` query fragments, V rows of `OF` output
 /// fragments. `MEMBERS` threads fill and read it together: a wave, or the block.
-pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32> {
+pub(crate) struct Ring<
+    E,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> {
     /// The first stage, and its shared address.
     memory: *mut u8,
     base: u32,
@@ -41,8 +49,15 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     element: PhantomData<E>,
 }
 
-impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32>
-    Ring<E, QF, SF, OF, STAGES, MEMBERS>
+impl<
+    E: Element,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> Ring<E, QF, SF, OF, STAGES, MEMBERS, PAGED>
 {
     const CHUNK: u32 = (SF * E::COLUMNS) as u32;
     /// Products that give the scores of a chunk, and the outputs of all dims.
@@ -98,14 +113,24 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     pub(crate) unsafe fn issue(&mut self, chunk: Option<Chunk>) {
         let Some(chunk) = chunk else { return };
         let stage = self.base + self.write;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. In pages, each lane looks up the rows that it copies.
         unsafe {
-            let Chunk { k, v, k_stride, v_stride, k_bytes, v_bytes, tokens } = chunk;
-            self.copy_rows(Self::V, E::token, stage + Self::V_START, v, v_stride, v_bytes, tokens);
+            let pages = chunk.pages;
+            let row = |row: u32, page_stride: u64, stride: u64| {
+                if PAGED {
+                    let (page, place) = chunk.find(row);
+                    page_offset(page, page_stride, place, stride)
+                } else {
+                    (u64::from(row) * stride) as usize
+                }
+            };
+            let k_row = |token| chunk.k.wrapping_add(row(token, pages.k_stride, chunk.k_stride));
+            let v_row = |token| chunk.v.wrapping_add(row(token, pages.v_stride, chunk.v_stride));
+            self.copy_rows(Self::V, E::token, stage + Self::V_START, v_row, chunk.v_bytes, chunk.tokens);
             if Self::K_IN_SHARED {
-                self.copy_rows(Self::K, |row| row, stage, k, k_stride, k_bytes, tokens);
+                self.copy_rows(Self::K, |row| row, stage, k_row, chunk.k_bytes, chunk.tokens);
             } else {
-                self.load_k(&chunk);
+                self.load_k(k_row, chunk.k_bytes, chunk.tokens);
             }
         }
         self.write += Self::STAGE;
@@ -115,36 +140,50 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
         copy::pin();
     }
 
-    /// Copies the first `bytes` bytes of `tokens` rows and fills up with zeros: rows, and the chunk. `token` says which
-    /// token lies in which row.
+    /// Copies the first `bytes` bytes of `tokens` rows, which `source` tells, and fills up with zeros: rows, and the chunk.
+    /// `token` says which token lies in which row.
     ///
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "two rows of a chunk's numbers")]
     unsafe fn copy_rows(
         &self,
         layout: Layout,
         token: impl Fn(u32) -> u32,
         start: u32,
-        rows: *const u8,
-        stride: u64,
+        source: impl Fn(u32) -> *const u8,
         bytes: u32,
         tokens: u32,
     ) {
+        /// Copies that are started together, after their rows have been found: waiting for the page table is waiting for
+        /// all copies before it.
+        const BATCH: u32 = 8;
         let parts = Self::CHUNK * layout.pitch() / PART;
         let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         let wave = if Self::K_IN_SHARED { warp::warp_id() } else { 0 };
-        for i in 0..parts.div_ceil(Self::WAVES) {
-            let part = i * Self::WAVES + wave;
-            if parts.is_multiple_of(Self::WAVES) || part < parts {
-                let (row, piece) = layout.filled(part, lane);
-                let token = token(row);
-                let source = rows.wrapping_add((u64::from(token) * stride + u64::from(piece * PIECE)) as usize);
-                let source = piece_or_zeros(source, token < tokens && piece * PIECE < bytes);
-                // SAFETY: the piece exists, or zeros are read; the caller's promise.
-                unsafe { copy::copy_16_each(start + part * PART, source) };
+        let each = parts.div_ceil(Self::WAVES);
+        let mut first = 0;
+        while first < each {
+            let mut sources = [core::ptr::null(); BATCH as usize];
+            for i in 0..BATCH {
+                if first + i < each {
+                    let (row, piece) = layout.filled((first + i) * Self::WAVES + wave, lane);
+                    let token = token(row);
+                    let source = source(token).wrapping_add((piece * PIECE) as usize);
+                    sources[i as usize] = piece_or_zeros(source, token < tokens && piece * PIECE < bytes);
+                }
             }
+            if PAGED {
+                copy::pin();
+            }
+            for i in 0..BATCH {
+                let part = (first + i) * Self::WAVES + wave;
+                if first + i < each && (parts.is_multiple_of(Self::WAVES) || part < parts) {
+                    // SAFETY: the piece exists, or zeros are read; the caller's promise.
+                    unsafe { copy::copy_16_each(start + part * PART, sources[i as usize]) };
+                }
+            }
+            first += BATCH;
         }
     }
 
@@ -154,13 +193,12 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    unsafe fn load_k(&mut self, chunk: &Chunk) {
-        let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(chunk.k_bytes));
+    unsafe fn load_k(&mut self, source: impl Fn(u32) -> *const u8, bytes: u32, tokens: u32) {
+        let (lane, bytes) = (warp::per_lane(self.lane), warp::per_lane(bytes));
         for f in 0..Self::SCORES {
-            let token = (lane % E::M + f as u32 * E::M).min(chunk.tokens - 1);
-            let row = chunk.k.wrapping_add((u64::from(token) * chunk.k_stride) as usize);
+            let token = (lane % E::M + f as u32 * E::M).min(tokens - 1);
             // SAFETY: the row exists.
-            self.k_ahead[f] = unsafe { load_row::<E, QF>(row, bytes, lane) };
+            self.k_ahead[f] = unsafe { load_row::<E, QF>(source(token), bytes, lane) };
         }
     }
 

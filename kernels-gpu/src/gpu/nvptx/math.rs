@@ -20,6 +20,15 @@ pub(crate) fn log2(x: f32) -> f32 {
     y
 }
 
+/// 1 / x. PTX ISA, "rcp": 1 ulp.
+#[inline(always)]
+pub(crate) fn reciprocal(x: f32) -> f32 {
+    let y: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("rcp.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(nostack, pure, nomem)) }
+    y
+}
+
 /// The same value, of which the compiler knows nothing: what is computed from it is computed here.
 #[inline(always)]
 pub(crate) fn opaque(x: u32) -> u32 {

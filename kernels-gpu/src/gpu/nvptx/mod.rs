@@ -3,6 +3,7 @@
 //! One instruction a function. What computes on one lane is marked `pure`; what the whole warp executes
 //! together is not, because LLVM does not treat inline assembly as convergent and might move it.
 
+pub(crate) mod arguments;
 pub(crate) mod copy;
 mod element;
 pub(crate) mod math;

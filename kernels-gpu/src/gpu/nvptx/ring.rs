@@ -4,12 +4,13 @@
 //! 16 bytes; piece `p` of row `r` lies in place [`swizzled`]`(p, r)`, so that the eight rows which one phase of
 //! `ldmatrix` reads, and the pieces which one copy writes, lie in different banks.
 
+use super::math::opaque;
 use super::matrix::{load_matrix_x4, load_matrix_x4_transposed};
 use super::query::Query;
 use super::tile::{COLUMNS, Element, Fragment};
 use super::{copy, shared, thread, warp};
 use crate::abi::Geometry;
-use crate::gpu::Chunk;
+use crate::gpu::{Chunk, page_offset};
 use core::marker::PhantomData;
 
 /// Bytes of a piece.
@@ -31,7 +32,15 @@ pub(super) const fn further(start: u32, pieces: u32) -> u32 {
 
 /// Ring of `STAGES` chunks of `SF * COLUMNS` KV tokens; K rows of `QF` query fragments, V rows of `OF`
 /// output fragments. `MEMBERS` threads fill and read it together: a warp, or the block.
-pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32> {
+pub(crate) struct Ring<
+    E,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> {
     /// Shared address of the first stage.
     base: u32,
     /// Bytes from the first stage to the one written next.
@@ -44,8 +53,15 @@ pub(crate) struct Ring<E, const QF: usize, const SF: usize, const OF: usize, con
     element: PhantomData<E>,
 }
 
-impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES: usize, const MEMBERS: u32>
-    Ring<E, QF, SF, OF, STAGES, MEMBERS>
+impl<
+    E: Element,
+    const QF: usize,
+    const SF: usize,
+    const OF: usize,
+    const STAGES: usize,
+    const MEMBERS: u32,
+    const PAGED: bool,
+> Ring<E, QF, SF, OF, STAGES, MEMBERS, PAGED>
 {
     const CHUNK: u32 = (SF * COLUMNS) as u32;
     const K_PITCH: u32 = Geometry::row_bytes(E::OPERAND, (QF * E::DEPTH) as u32);
@@ -88,9 +104,13 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
             let stage = self.base + self.write;
             // SAFETY: the caller's promise; the rows lie in the stage.
             unsafe {
-                let Chunk { k, v, k_stride, v_stride, k_bytes, v_bytes, tokens } = chunk;
-                self.copy_rows(Self::K_PIECES, stage, Self::K_PITCH, k, k_stride, k_bytes, tokens);
-                self.copy_rows(Self::V_PIECES, stage + Self::V_START, Self::V_PITCH, v, v_stride, v_bytes, tokens);
+                if PAGED {
+                    self.copy_pages(stage, &chunk);
+                } else {
+                    let Chunk { k, v, k_stride, v_stride, k_bytes, v_bytes, tokens, .. } = chunk;
+                    self.copy_rows(Self::K_PIECES, stage, Self::K_PITCH, k, k_stride, k_bytes, tokens);
+                    self.copy_rows(Self::V_PIECES, stage + Self::V_START, Self::V_PITCH, v, v_stride, v_bytes, tokens);
+                }
             }
             self.write += Self::STAGE;
             if self.write == STAGES as u32 * Self::STAGE {
@@ -105,7 +125,7 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
     /// # Safety
     /// As for [`Self::issue`].
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "two rows of a chunk's numbers")]
+    #[allow(clippy::too_many_arguments, reason = "what a row's numbers are")]
     unsafe fn copy_rows(
         &self,
         pieces: u32,
@@ -152,6 +172,65 @@ impl<E: Element, const QF: usize, const SF: usize, const OF: usize, const STAGES
                 // SAFETY: the piece of a row below `tokens` exists; of another one, no byte is read.
                 unsafe { copy::copy_16_zero_fill(place(i), source_or_first, bytes) };
                 source = source.wrapping_add(advance);
+            }
+        }
+    }
+
+    /// Copies a chunk whose rows lie in pages: lane `t` finds token `t`, and tells those that copy it.
+    ///
+    /// # Safety
+    /// As for [`Self::issue`].
+    #[inline(always)]
+    unsafe fn copy_pages(&self, stage: u32, chunk: &Chunk) {
+        const { assert!(Self::CHUNK <= warp::SIZE, "a lane for each token") };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (page, place) = chunk.find(warp::lane_id());
+            let (k, v, tokens) = (chunk.k, chunk.v, chunk.tokens);
+            let own = page_offset(page, chunk.pages.k_stride, place, chunk.k_stride);
+            self.copy_found(Self::K_PIECES, stage, Self::K_PITCH, k, own, chunk.k_bytes, tokens);
+            let own = page_offset(page, chunk.pages.v_stride, place, chunk.v_stride);
+            self.copy_found(Self::V_PIECES, stage + Self::V_START, Self::V_PITCH, v, own, chunk.v_bytes, tokens);
+        }
+    }
+
+    /// As [`Self::copy_rows`], of rows of which that of the lane's token lies `own` bytes behind `base`.
+    ///
+    /// # Safety
+    /// As for [`Self::issue`].
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "what a row's numbers are")]
+    unsafe fn copy_found(
+        &self,
+        pieces: u32,
+        start: u32,
+        pitch: u32,
+        base: *const u8,
+        own: usize,
+        bytes: u32,
+        tokens: u32,
+    ) {
+        let step = (MEMBERS / pieces + 1).next_power_of_two() / 2;
+        let member = if MEMBERS == warp::SIZE { warp::lane_id() } else { thread::thread_idx_x() };
+        // What follows from it is made anew each time: kept, it takes registers of a full file.
+        let member = opaque(member);
+        let (row, piece) = (member / pieces, member % pieces);
+        // Members that rest take part in the shuffles.
+        let copies = row < step && row < Self::CHUNK;
+        let target = start + row * pitch + swizzled(piece, row) * PIECE;
+        let base = base.wrapping_add((piece * PIECE) as usize);
+        for i in 0..Self::CHUNK.div_ceil(step) {
+            let token = row + i * step;
+            let lane = token % warp::SIZE;
+            // SAFETY: all lanes are here; the piece of a row below `tokens` exists; of another one, no byte is read.
+            unsafe {
+                let (low, high) = (warp::warp_shuffle(own as u32, lane), warp::warp_shuffle((own >> 32) as u32, lane));
+                let source = base.wrapping_add(low as usize | (high as usize) << 32);
+                let exists = token < tokens && piece * PIECE < bytes;
+                if copies {
+                    let place = (target ^ (i * step % 8 * PIECE)) + i * step * pitch;
+                    copy::copy_16_zero_fill(place, source, if exists { PIECE } else { 0 });
+                }
             }
         }
     }

@@ -55,6 +55,21 @@ pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
     result
 }
 
+/// The value of lane `lane`.
+///
+/// # Safety
+/// Every lane of the warp reaches this call; `lane` is below [`SIZE`].
+#[inline(always)]
+pub(crate) unsafe fn warp_shuffle(value: u32, lane: u32) -> u32 {
+    let result: u32;
+    // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
+    unsafe {
+        asm!("shfl.sync.idx.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
+            out(reg32) result, in(reg32) value, in(reg32) lane, options(nostack));
+    }
+    result
+}
+
 /// Combines a value of every lane, in the same order in every lane.
 ///
 /// # Safety
