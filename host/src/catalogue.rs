@@ -97,7 +97,11 @@ impl Catalogue {
         let most_v = of_dtype.iter().map(|a| a.head_dim_v).max().unwrap_or(0);
         for (name, dim, most) in [("head_dim_qk", dims.0, most_qk), ("head_dim_v", dims.1, most_v)] {
             if dim > most {
-                return Err(Error::argument(name, dim, format_args!("a multiple of 8, at most {most}")));
+                return Err(Error::argument(
+                    name,
+                    dim,
+                    format_args!("a multiple of {}, at most {most}", problem.dim_multiple()),
+                ));
             }
         }
         let holds = |a: &&Variant| a.head_dim_qk >= dims.0 && a.head_dim_v >= dims.1;

@@ -366,6 +366,11 @@ impl Problem {
         self.scale.unwrap_or_else(|| (1.0 / (self.head_dim_qk as f64).sqrt()) as f32)
     }
 
+    /// What head dims are multiples of.
+    pub(crate) fn dim_multiple(&self) -> usize {
+        ROW_MULTIPLE / self.dtype.size_of()
+    }
+
     /// The factors' names, how many each of Q, K and V has, and whether they are given at all.
     pub(crate) fn descales_given(&self) -> [(&'static str, Descale, bool); 3] {
         let given = self.dtype == DType::E4m3;
@@ -396,13 +401,9 @@ impl Problem {
             }
         }
         for (name, dim) in [("head_dim_qk", self.head_dim_qk), ("head_dim_v", self.head_dim_v)] {
-            let multiple = ROW_MULTIPLE / self.dtype.size_of();
+            let multiple = self.dim_multiple();
             if dim == 0 || !dim.is_multiple_of(multiple) {
-                return Err(Error::argument(
-                    name,
-                    dim,
-                    format_args!("a multiple of {multiple} with {}, at least {multiple}", self.dtype),
-                ));
+                return Err(Error::argument(name, dim, format_args!("a multiple of {multiple}, at least {multiple}")));
             }
         }
         let divides = if self.kv_heads == 0 { self.heads == 0 } else { self.heads.is_multiple_of(self.kv_heads) };

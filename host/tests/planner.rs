@@ -453,7 +453,7 @@ fn problems_that_cannot_be_done_are_refused_by_argument() {
         (with(&good, |p| p.head_dim_v = 12), "head_dim_v", "given 12; allowed: a multiple of 8, at least 8"),
         (with(&good, |p| p.head_dim_qk = 264), "head_dim_qk", "given 264; allowed: a multiple of 8, at most 256"),
         (with(&good, |p| p.head_dim_v = 264), "head_dim_v", "given 264; allowed: a multiple of 8, at most 256"),
-        (with(&good, |p| p.dtype = DType::F32), "dtype", "dtype: given f32; allowed: bf16 or f16"),
+        (with(&good, |p| p.dtype = DType::F32), "dtype", "dtype: given f32; allowed: bf16, f16 or e4m3"),
         (with(&good, |p| p.o_dtype = DType::F16), "o_dtype", "given f16; allowed: bf16 or f32"),
         (with(&good, |p| p.o_dtype = DType::I32), "o_dtype", "given i32; allowed: bf16 or f32"),
         (good.clone().scale(f32::NAN), "scale", "given NaN; allowed: finite"),
@@ -513,7 +513,7 @@ fn options_that_cannot_be_done_are_refused_by_argument() {
     assert_eq!((name, text.as_str()), ("block_shape", message));
     let (name, text) =
         refused(plan(&with(&good, |p| (p.dtype, p.o_dtype) = (DType::F16, DType::F16)), &options, &h200, &part));
-    assert_eq!((name, text.as_str()), ("dtype", "dtype: given f16; allowed: what sm_90 has kernels for: bf16"));
+    assert_eq!((name, text.as_str()), ("dtype", "dtype: given f16; allowed: what sm_90 has kernels for: bf16, e4m3"));
     let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::of(Target::Gfx950)));
     assert_eq!((name, text.as_str()), ("catalogue", "catalogue: given kernels for gfx950; allowed: kernels for sm_90"));
     let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::new(Target::Sm90, vec![])));
