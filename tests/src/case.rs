@@ -190,6 +190,8 @@ pub enum Data {
     Constant,
     /// K around 4 and V around 64.
     Offset,
+    /// V is 1, the others are normal: O is 1 whatever the scores are.
+    Ones,
     /// Q = 0, so that every visible key weighs the same, and V marks positions ([`crate::data::mark`]).
     Positions,
     /// Keys are 0, but one in each sequence and KV head is not: at `positions[(batch * kv_heads + kv_head) %

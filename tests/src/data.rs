@@ -157,6 +157,7 @@ fn fill(case: &Case, tensor: usize, sequence_head: usize, position: usize, rng: 
     let constant = match (&case.data, tensor) {
         (Data::Constant, _) => Some([0.5, 0.25, -1.5][tensor]),
         (Data::Positions, 0) => Some(0.0),
+        (Data::Ones, V) => Some(1.0),
         (Data::Positions, V) => {
             vector.fill(0.0);
             for index in mark(position, vector.len()) {
