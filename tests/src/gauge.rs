@@ -28,6 +28,8 @@ fn problems() -> Vec<(&'static str, Case)> {
     let queries = Case { causal: true, ..Case::new(1, 16, 384, 2, 4) };
     let batch = Case::new(4, 1, 384, 2, 4);
     let lengths = vec![1, 100, 257, 384];
+    let (format, head_dim_qk) = (Format::E4m3, 192);
+    let short = Case { format, head_dim_qk, ..Case::new(1, 70, 1024, 1, 1) };
     vec![
         ("decode", decode.clone()),
         ("decode, f16 to f32", Case { format: Format::F16, output: Format::F32, ..decode.clone() }),
@@ -43,6 +45,9 @@ fn problems() -> Vec<(&'static str, Case)> {
         ("ragged, lengths on the device, split", {
             Case { lengths: Lengths::Device(lengths), splits: Splits::Exact(2), ..batch }
         }),
+        ("e4m3 decode, 16 query heads a KV head", Case { format, ..Case::new(1, 1, 512, 1, 16) }),
+        ("e4m3, 70 queries", short.clone()),
+        ("e4m3, 70 queries, split", split(short, Splits::Exact(4))),
     ]
 }
 

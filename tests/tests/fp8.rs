@@ -7,6 +7,7 @@ use splitkv::{DType, Error, Executor, Inputs, Options, Tensor, plan};
 use splitkv_tests::case::{Case, Data, Known, Kv, Lengths, Queries, Shape, Splits};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
+use splitkv_tests::gauge::Needed;
 use splitkv_tests::launch::{Bits, Launch, plan_case, run};
 use splitkv_tests::numeric::Format;
 use splitkv_tests::site::{self, Site, sites};
@@ -318,6 +319,25 @@ fn replay_follows_the_factors() {
             }
         }
         replays
+    });
+}
+
+/// What the FP8 benchmark's problems count where kernels are emulated. Prints.
+#[test]
+#[ignore = "a measurement"]
+fn counters_of_the_benchmark() {
+    suite("fp8::counters_of_the_benchmark", |site| {
+        for sk in [16_384, 11_008] {
+            let case = Case { splits: Splits::Auto, ..e4m3(1, 70, sk, 12, 1) };
+            let mut launch = Launch::new(site, &case, &Tensors::new(&case)).expect("a valid case");
+            site.device.count_launches().expect("an emulated device");
+            launch.run().expect("a valid case");
+            println!("{}\n  needed: {:?}", launch.plan(), Needed::of(&case));
+            for counted in site.device.take_counters() {
+                println!("  {}: {:#?}", counted.kernel, counted.counters);
+            }
+        }
+        2
     });
 }
 
