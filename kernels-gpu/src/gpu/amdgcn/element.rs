@@ -154,8 +154,6 @@ impl Element for E4m3 {
         let mut result = [c[0], c[1], c[2], c[3]];
         // SAFETY: the caller's promise.
         unsafe { multiply_add_e4m3(&mut result, [a[0], a[1]], [b[0], b[1]]) };
-        for f in 0..4 {
-            c[f] = result[f];
-        }
+        c[..4].copy_from_slice(&result);
     }
 }
