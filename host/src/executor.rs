@@ -1,102 +1,29 @@
 //! Running a plan.
 
+mod inputs;
+mod status;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels_gpu::abi::{
-    AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, STATUS_BAD_LENGTH,
-    STATUS_BAD_LSE, STATUS_BAD_OFFSETS, STATUS_BAD_PAGE,
-};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V};
+
+pub use self::inputs::Inputs;
+use self::inputs::Known;
+pub use self::status::Status;
 
 use crate::driver::{Handle, LaunchCall};
 use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
 use crate::{
-    Buffer, DType, Descale, Device, Error, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan, Problem,
-    Queries, Result, Stream, Tensor,
+    Buffer, DType, Descale, Device, Error, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan, Queries,
+    Result, Stream, Tensor,
 };
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
 const ALIGNMENT: usize = 16;
-
-/// The tensors of a run. Shapes and types are those of [`Problem`](crate::Problem); the last dimension is
-/// contiguous, and every row starts at a multiple of 16 bytes. O and LSE overlap nothing else. [`Inputs::new`] makes one
-/// with what every problem has:
-///
-/// ```
-/// # use splitkv::{Inputs, Tensor};
-/// # fn inputs<'a>(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, o: &'a Tensor, lse: &'a Tensor) -> Inputs<'a> {
-/// Inputs { lse: Some(lse), ..Inputs::new(q, k, v, o) }
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
-    /// `[batch, sq, heads, head_dim_qk]`, or as [`Queries`] says.
-    pub q: &'a Tensor,
-    /// `[batch, sk, kv_heads, head_dim_qk]`, or as [`KvLayout`] says.
-    pub k: &'a Tensor,
-    /// `[batch, sk, kv_heads, head_dim_v]`, or as [`KvLayout`] says.
-    pub v: &'a Tensor,
-    /// Written: `[batch, sq, heads, head_dim_v]`, or as [`Queries`] says.
-    pub o: &'a Tensor,
-    /// Written where the problem asks for it, and only then: f32 `[batch, heads, sq]`, or `[heads, total]` of packed
-    /// queries, without gaps.
-    pub lse: Option<&'a Tensor>,
-    /// With [`KvLens::Device`], and only then: i32 `[batch]` without gaps.
-    pub kv_lens: Option<&'a Tensor>,
-    /// With packed queries and [`Offsets::Device`], and only then: i32 `[batch + 1]` without gaps.
-    pub cu_seqlens_q: Option<&'a Tensor>,
-    /// With packed KV and [`Offsets::Device`], and only then: i32 `[batch + 1]` without gaps.
-    pub cu_seqlens_kv: Option<&'a Tensor>,
-    /// With [`PageTable::Device`], and only then: i32 `[batch, width]`, the last dimension without gaps.
-    pub page_table: Option<&'a Tensor>,
-    /// With a sink, and only then: f32 `[heads]` without gaps, natural logits; minus infinity is none.
-    pub sink: Option<&'a Tensor>,
-    /// With e4m3, and only then: what Q's elements are to be multiplied by, f32 `[1]` or `[batch, kv_heads]` without
-    /// gaps, as [`Problem::q_descale`](crate::Problem::q_descale) says.
-    pub q_descale: Option<&'a Tensor>,
-    /// The same of K.
-    pub k_descale: Option<&'a Tensor>,
-    /// The same of V.
-    pub v_descale: Option<&'a Tensor>,
-}
-
-impl<'a> Inputs<'a> {
-    /// These tensors, and none of those that only some problems have.
-    pub fn new(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, o: &'a Tensor) -> Self {
-        Self {
-            q,
-            k,
-            v,
-            o,
-            lse: None,
-            kv_lens: None,
-            cu_seqlens_q: None,
-            cu_seqlens_kv: None,
-            page_table: None,
-            sink: None,
-            q_descale: None,
-            k_descale: None,
-            v_descale: None,
-        }
-    }
-
-    /// Those that a kernel reads beside Q, K and V, by name.
-    fn read(&self) -> [(&'static str, Option<&'a Tensor>); 8] {
-        [
-            ("kv_lens", self.kv_lens),
-            ("cu_seqlens_q", self.cu_seqlens_q),
-            ("cu_seqlens_kv", self.cu_seqlens_kv),
-            ("page_table", self.page_table),
-            ("sink", self.sink),
-            ("q_descale", self.q_descale),
-            ("k_descale", self.k_descale),
-            ("v_descale", self.v_descale),
-        ]
-    }
-}
 
 /// Runs a plan on a device as often as wanted. Owns what a run needs beside its tensors.
 ///
@@ -114,98 +41,6 @@ pub struct Executor {
     status: Buffer,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
-}
-
-/// Lengths, offsets and pages that the plan knew, on the device.
-struct Known {
-    kv_lens: Option<Buffer>,
-    cu_seqlens_q: Option<Buffer>,
-    cu_seqlens_kv: Option<Buffer>,
-    page_table: Option<Buffer>,
-}
-
-impl Known {
-    fn new(device: &Device, problem: &Problem) -> Result<Self> {
-        let upload = |values: Option<&[u32]>| -> Result<Option<Buffer>> {
-            let Some(values) = values else { return Ok(None) };
-            let buffer = Buffer::new(device, size_of_val(values))?;
-            buffer.write(0, bytemuck::cast_slice(values))?;
-            Ok(Some(buffer))
-        };
-        let kv_lens = match &problem.kv_lens {
-            KvLens::Host(lens) => Some(lens.as_slice()),
-            KvLens::Full | KvLens::Device => None,
-        };
-        let cu_seqlens_q = match &problem.queries {
-            Queries::Packed { cu_seqlens, .. } => cu_seqlens.on_host(),
-            Queries::Dense => None,
-        };
-        let (cu_seqlens_kv, page_table) = match &problem.kv {
-            KvLayout::Dense => (None, None),
-            KvLayout::Packed { cu_seqlens, .. } => (cu_seqlens.on_host(), None),
-            KvLayout::Paged { table, .. } => (None, table.on_host()),
-        };
-        Ok(Self {
-            kv_lens: upload(kv_lens)?,
-            cu_seqlens_q: upload(cu_seqlens_q)?,
-            cu_seqlens_kv: upload(cu_seqlens_kv)?,
-            page_table: upload(page_table)?,
-        })
-    }
-
-    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        [&self.kv_lens, &self.cu_seqlens_q, &self.cu_seqlens_kv, &self.page_table].into_iter().flatten()
-    }
-}
-
-/// What the kernels found wrong with values that only the device knew.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// A length was negative or beyond `sk`; 0 or `sk` was taken.
-    pub bad_length: bool,
-    /// Offsets of packed sequences fell, left the tensor, or made a sequence longer than `sq` or `sk`; they were clamped.
-    pub bad_offsets: bool,
-    /// A needed entry of the page table was no page; page 0 was taken.
-    pub bad_page: bool,
-    /// An LSE that was to be merged was plus infinity or NaN; the row's result is NaN.
-    pub bad_lse: bool,
-}
-
-impl Status {
-    /// Reads a status word and sets it back. Waits for all work on the device.
-    pub(crate) fn take(word: &Buffer) -> Result<Self> {
-        let mut bits = [0; size_of::<u32>()];
-        word.read(0, &mut bits)?;
-        let bits = u32::from_le_bytes(bits);
-        if bits != 0 {
-            word.fill(0)?;
-        }
-        Ok(Self {
-            bad_length: bits & STATUS_BAD_LENGTH != 0,
-            bad_offsets: bits & STATUS_BAD_OFFSETS != 0,
-            bad_page: bits & STATUS_BAD_PAGE != 0,
-            bad_lse: bits & STATUS_BAD_LSE != 0,
-        })
-    }
-
-    /// Whether nothing was wrong.
-    pub fn is_ok(self) -> bool {
-        self == Self::default()
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = [
-            (self.bad_length, "kv_lens: a length was negative or beyond sk"),
-            (self.bad_offsets, "cu_seqlens: offsets fell, left the tensor, or made a sequence too long"),
-            (self.bad_page, "page_table: an entry that was needed is no page"),
-            (self.bad_lse, "partials: an LSE was plus infinity or NaN"),
-        ];
-        let found: Vec<_> = found.iter().filter(|(found, _)| *found).map(|(_, text)| *text).collect();
-        f.write_str(if found.is_empty() { "ok".into() } else { found.join("; ") }.as_str())
-    }
 }
 
 impl Executor {
