@@ -1,6 +1,7 @@
 //! Running a plan.
 
 mod inputs;
+mod maps;
 mod status;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_
 
 pub use self::inputs::Inputs;
 use self::inputs::Known;
+use self::maps::Maps;
 pub use self::status::Status;
 
 use crate::driver::{Handle, LaunchCall};
@@ -39,6 +41,7 @@ pub struct Executor {
     /// What the plan knew.
     known: Known,
     status: Buffer,
+    maps: Maps,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
 }
@@ -87,6 +90,7 @@ impl Executor {
             workspace,
             known: Known::new(device, plan.problem())?,
             status,
+            maps: Maps::default(),
             last: None,
         })
     }
@@ -101,7 +105,8 @@ impl Executor {
         &self.device
     }
 
-    /// Gives the work to `stream` and returns. Allocates nothing, so that it can be captured.
+    /// Gives the work to `stream` and returns. It can be captured. It allocates nothing, but for a kernel that copies by
+    /// tensor maps (of shape `Warpgroups`) the maps of tensors that it has not seen before.
     ///
     /// # Errors
     /// [`Error::Argument`], which names the tensor, before anything is done; or what the driver says.
@@ -117,8 +122,12 @@ impl Executor {
             }
             self.last = Some(stream.clone());
         }
-        stream.hold(self.held(inputs))?;
-        let attention = self.attention_arguments(inputs);
+        let maps = self.maps.find(&self.device, &self.plan, inputs)?;
+        let mut attention = self.attention_arguments(inputs);
+        if let Some((address, _)) = maps {
+            attention.page_table = address;
+        }
+        stream.hold(self.held(inputs).chain(maps.map(|(_, held)| held)))?;
         let launch = self.plan.attention();
         self.launch(stream, self.attention.function, launch, &attention.cells())?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {

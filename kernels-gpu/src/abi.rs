@@ -7,6 +7,7 @@
 
 mod arguments;
 mod geometry;
+pub mod warpgroups;
 
 use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT};
 pub use arguments::{AttentionArguments, CombineArguments, MergeArguments, Pointer, ReadArguments, Scalar};
@@ -236,7 +237,8 @@ impl Kernel {
     }
 }
 
-/// Calls the macro `$apply` with every portable kernel, one line each.
+/// Calls the macro `$apply` with every kernel, one line each: `attention` (and what else there is) for each portable
+/// target, `warpgroups` for `sm_90a`.
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
@@ -276,6 +278,7 @@ macro_rules! for_each_kernel {
             attention attention_e4m3_d192x128_sharedkv_q1, attention_e4m3_d192x128_sharedkv_q1_paged: E4m3, 192, 128, SharedKv, 1;
             attention attention_e4m3_d192_splitkv_q1, attention_e4m3_d192_splitkv_q1_paged: E4m3, 192, 192, SplitKv, 1;
             attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
+            warpgroups attention_e4m3_d192x128_warpgroups_q1: E4m3, 192, 128, 1;
             combine combine;
             merge merge_partials;
             read read_x4: 4;
@@ -289,6 +292,7 @@ pub(crate) use for_each_kernel;
 
 macro_rules! kernel_table {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     $(warpgroups $warpgroups:ident: $w_operand:ident, $w_qk:literal, $w_v:literal, $w_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
@@ -320,11 +324,25 @@ macro_rules! kernel_table {
                     targets: Target::PORTABLE,
                 },
             )*
+            $(
+                Kernel {
+                    name: stringify!($warpgroups),
+                    role: Role::Attention {
+                        operand: Operand::$w_operand,
+                        head_dim_qk: $w_qk,
+                        head_dim_v: $w_v,
+                        shape: BlockShape::Warpgroups,
+                        q_tiles: $w_q_tiles,
+                        paged: false,
+                    },
+                    targets: &[Target::Sm90a],
+                },
+            )*
             Kernel { name: stringify!($combine), role: Role::Combine, targets: Target::PORTABLE },
             Kernel { name: stringify!($merge), role: Role::Merge, targets: Target::PORTABLE },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll }, targets: Target::PORTABLE },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($warpgroups)* $combine $merge $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);

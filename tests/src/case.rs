@@ -163,6 +163,8 @@ pub enum Shape {
     SplitKv,
     /// Each has other query rows.
     SharedKv,
+    /// Warpgroups read other KV tokens.
+    Warpgroups,
 }
 
 /// How tensors lie in their buffers.

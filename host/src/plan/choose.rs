@@ -55,6 +55,18 @@ pub enum KernelReason {
     ManyRows,
     /// The estimate is lowest with it.
     Cheapest,
+    /// The best of those that have what the problem asks for; the kernel of warpgroups has no mask, softcap or pages.
+    General,
+}
+
+impl KernelReason {
+    /// The reason, where a special kernel has not what the problem asks for.
+    pub(super) fn beside_special(self) -> Self {
+        match self {
+            Self::ManyRows | Self::Cheapest => Self::General,
+            Self::Asked | Self::Only | Self::FewRows | Self::General => self,
+        }
+    }
 }
 
 impl fmt::Display for KernelReason {
@@ -65,6 +77,7 @@ impl fmt::Display for KernelReason {
             Self::FewRows => "few rows",
             Self::ManyRows => "many rows",
             Self::Cheapest => "cheapest",
+            Self::General => "cheapest with this mask, softcap or pages",
         })
     }
 }

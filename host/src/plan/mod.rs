@@ -80,6 +80,8 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     };
     let Choice { variant, work, num_splits, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, max_splits)?;
+    let general = catalogue.has_special_without(problem, variant.dims());
+    let kernel_reason = if general { kernel_reason.beside_special() } else { kernel_reason };
 
     let workspace_bytes = workspace_bytes(problem, num_splits)?;
     if let Some(most) = options.max_workspace_bytes.filter(|&most| workspace_bytes > most) {
@@ -251,6 +253,7 @@ impl fmt::Display for Plan {
         let warps = match self.variant.shape {
             BlockShape::SplitKv => "each warp other tokens",
             BlockShape::SharedKv => "each warp other rows",
+            BlockShape::Warpgroups => "each warpgroup other tokens",
             _ => unreachable!("the ABI table grew a block shape that the planner does not know"),
         };
         writeln!(f, "  tile       {} x {tile_m} rows, {tile_n} tokens, {warps}", self.variant.q_tiles)?;

@@ -108,7 +108,8 @@ macro_rules! attention_arguments {
             cu_seqlens_q: Pointer,
             /// Where each sequence's keys begin in packed K and V, int32 `[batch + 1]`, or null: not packed.
             cu_seqlens_kv: Pointer,
-            /// The pages of each sequence, int32 `[batch, ...]`, or null without pages.
+            /// The pages of each sequence, int32 `[batch, ...]`; of shape `Warpgroups` the tensor maps of
+            /// `warpgroups::map`; else null.
             page_table: Pointer,
             /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used when `num_splits` is 1.
             sink: Pointer,

@@ -7,6 +7,8 @@
 mod combine;
 mod descale;
 mod forward;
+#[cfg(splitkv_target = "sm_90a")]
+mod hopper;
 mod merge;
 mod output;
 mod partials;
@@ -16,4 +18,6 @@ mod softmax;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) use hopper::warpgroups;
 pub(crate) use partials::merge_partials;

@@ -3,7 +3,7 @@
 use super::sequence::{Sequence, Sight};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
-use crate::gpu::{Chunk, Pages, divide, thread, warp};
+use crate::gpu::{Chunk, Pages, QuerySource, divide, thread, warp};
 
 /// One query tile against one split of a sequence's KV.
 #[derive(Clone, Copy)]
@@ -83,6 +83,36 @@ impl Unit {
     #[inline(always)]
     pub(super) fn rows(&self, a: &AttentionArguments) -> u32 {
         self.sequence.queries * a.group
+    }
+}
+
+/// The rows of a unit's query tiles.
+pub(super) struct QueryRows {
+    pub(super) a: AttentionArguments,
+    pub(super) unit: Unit,
+    /// Bytes of an element.
+    pub(super) element: u32,
+}
+
+impl QuerySource for QueryRows {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<*const u8> {
+        let (a, unit) = (&self.a, &self.unit);
+        let row = unit.first_row + row;
+        if row >= unit.rows(a) {
+            return None;
+        }
+        // SAFETY: group is not 0.
+        let (query, member) = unsafe { divide(row, a.group) };
+        let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
+        let query = u64::from(unit.sequence.first_query + query);
+        let offset = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
+        Some(a.q.wrapping_add((u64::from(self.element) * offset) as usize).cast_const())
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        self.element * self.a.head_dim_qk
     }
 }
 

@@ -10,6 +10,8 @@ pub(crate) mod math;
 pub(crate) mod matrix;
 #[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
 pub(crate) mod mbarrier;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod named_barrier;
 pub(crate) mod query;
 pub(crate) mod ring;
 pub(crate) mod shared;
@@ -18,6 +20,10 @@ pub(crate) mod tile;
 #[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
 pub(crate) mod tma;
 pub(crate) mod warp;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod warpgroup;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod wgmma;
 
 /// Whose GPU this is.
 pub(crate) const VENDOR: crate::abi::Vendor = crate::abi::Vendor::Nvidia;

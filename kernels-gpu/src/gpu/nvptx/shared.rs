@@ -3,10 +3,10 @@
 use core::arch::asm;
 
 #[derive(Clone, Copy)]
-#[repr(C, align(256))]
-struct Aligned([u8; 256]);
+#[repr(C, align(1024))]
+struct Aligned([u8; 1024]);
 
-/// Start of the dynamic shared memory, aligned to 256 bytes. Its size is the launch's.
+/// Start of the dynamic shared memory, aligned to 1024 bytes: a swizzle of 128 bytes needs it. Its size is the launch's.
 #[inline(always)]
 pub(crate) fn dynamic_shared_mem() -> *mut u8 {
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<Aligned>().cast()
@@ -24,4 +24,38 @@ pub(crate) unsafe fn address(pointer: *const u8) -> u32 {
         asm!("cvta.to.shared.u64 {0}, {1};", out(reg64) address, in(reg64) pointer.addr(), options(nostack, pure, nomem));
     }
     address as u32
+}
+
+/// Writes a word.
+///
+/// # Safety
+/// `address` is the shared address of a word, aligned to 4, that no other thread accesses.
+#[inline(always)]
+pub(crate) unsafe fn store(address: u32, word: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.shared.b32 [{0}], {1};", in(reg32) address, in(reg32) word, options(nostack)) }
+}
+
+/// As [`store`], of a float.
+///
+/// # Safety
+/// As for [`store`].
+#[inline(always)]
+pub(crate) unsafe fn store_f32(address: u32, value: f32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
+}
+
+/// Reads a float.
+///
+/// # Safety
+/// `address` is the shared address of a float, aligned to 4, that no other thread writes.
+#[inline(always)]
+pub(crate) unsafe fn load_f32(address: u32) -> f32 {
+    let value: f32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.f32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(nostack, readonly));
+    }
+    value
 }
