@@ -127,7 +127,7 @@ impl Catalogue {
                 q_tiles,
                 paged,
             }),
-            Role::Combine | Role::Merge | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Schedule | Role::Read { .. } => None,
         })
     }
 

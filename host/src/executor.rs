@@ -196,6 +196,7 @@ impl Executor {
             q_descale: address(inputs.q_descale),
             k_descale: address(inputs.k_descale),
             v_descale: address(inputs.v_descale),
+            schedule: address(None),
             status: self.status.address(),
             q_stride_batch,
             q_stride_seq,
@@ -225,7 +226,6 @@ impl Executor {
             head_dim_v: problem.head_dim_v as u32,
             kv_heads: problem.kv_heads as u32,
             group: problem.group() as u32,
-            m_blocks: plan.m_blocks(),
             num_splits: plan.num_splits(),
             split_tokens: plan.split_tokens(),
             // A bound that is further away than any key is none.
@@ -250,6 +250,7 @@ impl Executor {
             o_stride_head: attention.o_stride_head,
             rows: attention.total_q * problem.heads as u32,
             cu_seqlens_q: attention.cu_seqlens_q,
+            schedule: attention.schedule,
             batch: attention.batch,
             // Packed queries are one sequence's.
             sq: if problem.queries == Queries::Dense { attention.sq } else { attention.total_q },

@@ -7,11 +7,16 @@
 
 mod arguments;
 mod geometry;
+pub mod schedule;
 
-use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT};
-pub use arguments::{AttentionArguments, CombineArguments, MergeArguments, Pointer, ReadArguments, Scalar};
+use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT, SCHEDULE_TEXT};
+pub use arguments::{
+    AttentionArguments, CombineArguments, MergeArguments, Pointer, ReadArguments, Scalar, ScheduleArguments,
+};
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use arguments::{attention_arguments, combine_arguments, merge_arguments, read_arguments};
+pub(crate) use arguments::{
+    attention_arguments, combine_arguments, merge_arguments, read_arguments, schedule_arguments,
+};
 pub use geometry::{BlockShape, Geometry};
 
 /// Element type of Q, K and V.
@@ -123,6 +128,8 @@ pub enum Role {
     Combine,
     /// Merges a caller's partial results, any number, head dim and type. Takes [`MergeArguments`].
     Merge,
+    /// Shares the splits of a ragged batch out by the lengths on the device. Takes [`ScheduleArguments`].
+    Schedule,
     /// Reads a buffer, for benchmarks: the ceiling of the card's memory. Takes [`ReadArguments`].
     Read {
         /// 16-byte loads that a thread has under way.
@@ -178,6 +185,8 @@ impl Kernel {
             (Some(geometry), _) => geometry.threads,
             (None, Role::Read { .. }) => READ_THREADS,
             (None, Role::Merge) => MERGE_THREADS,
+            // One warp.
+            (None, Role::Schedule) => vendor.warp_size(),
             (None, _) => COMBINE_THREADS,
         }
     }
@@ -187,7 +196,7 @@ impl Kernel {
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. } | Role::Merge) => 0,
+            (None, Role::Read { .. } | Role::Merge | Role::Schedule) => 0,
             (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
@@ -197,6 +206,7 @@ impl Kernel {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.min_blocks,
             (None, Role::Read { .. }) => 2,
+            (None, Role::Schedule) => 1,
             (None, _) => 8,
         }
     }
@@ -207,7 +217,7 @@ impl Kernel {
             Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
                 Some(Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles))
             }
-            Role::Combine | Role::Merge | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Schedule | Role::Read { .. } => None,
         }
     }
 }
@@ -254,6 +264,7 @@ macro_rules! for_each_kernel {
             attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
             combine combine;
             merge merge_partials;
+            schedule schedule;
             read read_x4: 4;
             read read_x8: 8;
             read read_x16: 16;
@@ -267,6 +278,7 @@ macro_rules! kernel_table {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
+     schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel, built for every target.
         pub const KERNELS: &[Kernel] = &[
@@ -296,17 +308,18 @@ macro_rules! kernel_table {
             )*
             Kernel { name: stringify!($combine), role: Role::Combine },
             Kernel { name: stringify!($merge), role: Role::Merge },
+            Kernel { name: stringify!($schedule), role: Role::Schedule },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $schedule $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
 
-/// Hash of everything that both sides must agree on: argument lists, kernels, tile sizes.
+/// Hash of everything that both sides must agree on: argument lists, kernels, tile sizes, the rule of ragged batches.
 pub const HASH: u64 = {
-    let mut hash =
-        Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
+    let lists = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(SCHEDULE_TEXT).text(READ_TEXT);
+    let mut hash = lists.text(KERNEL_TEXT).text(include_str!("abi/schedule.rs"));
     let mut i = 0;
     while i < KERNELS.len() {
         hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);

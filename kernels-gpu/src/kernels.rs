@@ -2,7 +2,8 @@
 
 use crate::abi::{
     AttentionArguments, BlockShape, CombineArguments, Geometry, MergeArguments, Operand, Pointer, ReadArguments,
-    attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
+    ScheduleArguments, attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
+    schedule_arguments,
 };
 use crate::attention;
 use crate::gpu::tile::{self, Element};
@@ -51,6 +52,7 @@ macro_rules! define_kernels {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
+     schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         $(
             attention!($name: $operand, $qk, $v, $shape, $q_tiles, false);
@@ -58,6 +60,7 @@ macro_rules! define_kernels {
         )*
         combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
         merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
+        schedule_arguments!(kernel! $schedule (attention::schedule) ScheduleArguments);
         $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
     };
 }
