@@ -212,7 +212,8 @@ fn share_out(problem: &Problem, variant: &Variant, work: &Work, even: &Free, lim
         return Some(Free { splits: ragged.most_splits(), ragged: Some(ragged), cost: even.cost });
     }
     let candidates = (1..=MOST_WAVES).map(|waves| waves * once).chain([sure]).filter(|&wide| wide > 1);
-    let shared = candidates.map(|wide| tiles.share(problem, wide)).filter(|ragged| ragged.most_splits() > 1 && fits(ragged));
+    let shared =
+        candidates.map(|wide| tiles.share(problem, wide)).filter(|ragged| ragged.most_splits() > 1 && fits(ragged));
     let costs = shared.filter_map(|ragged| Some((work.cost_ragged(&ragged, batch)?, ragged)));
     let (cost, ragged) = costs.reduce(|best, next| if next.0 < best.0 { next } else { best })?;
     let free = Free { splits: ragged.most_splits(), ragged: Some(ragged), cost };

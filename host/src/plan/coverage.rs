@@ -35,7 +35,8 @@ impl Plan {
                 batch.zip(splits).flat_map(|(batch, n)| (0..n).map(move |split| (batch, split, n))).collect()
             }
         };
-        let blocks = (0..self.m_blocks).flat_map(|m_block| (0..self.problem.kv_heads as u32).map(move |h| (m_block, h)));
+        let blocks =
+            (0..self.m_blocks).flat_map(|m_block| (0..self.problem.kv_heads as u32).map(move |h| (m_block, h)));
         let units = entries.into_iter().flat_map(|(batch, split, splits)| {
             blocks.clone().map(move |(m_block, kv_head)| Unit { split, splits, batch, m_block, kv_head })
         });

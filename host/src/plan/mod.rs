@@ -127,7 +127,10 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
             Some(ragged) if ragged.known().is_none() => {
                 let kernel = schedule?;
                 let block = kernel.threads(vendor);
-                Some(KernelLaunch { kernel, launch: Launch { grid: 1, block, shared_bytes: kernel.shared_bytes(vendor) } })
+                Some(KernelLaunch {
+                    kernel,
+                    launch: Launch { grid: 1, block, shared_bytes: kernel.shared_bytes(vendor) },
+                })
             }
             _ => None,
         },

@@ -63,7 +63,8 @@ impl Tiles {
             left: bound(window.left),
             right: bound(window.right),
         };
-        let known = problem.lengths_known().then(|| tiles(&rows, (0..problem.batch).map(|index| problem.lengths(index))));
+        let known =
+            problem.lengths_known().then(|| tiles(&rows, (0..problem.batch).map(|index| problem.lengths(index))));
         Self { rows, known }
     }
 
@@ -94,7 +95,7 @@ impl Tiles {
                     wide,
                     known,
                     most_entries: (batch + u64::from(wide) - 1).min(batch * most),
-                    most_part_queries: (u64::from(wide) * sq).min(problem.total_q() as u64 * most),
+                    most_part_queries: (u64::from(wide)).min(batch * most) * sq,
                     most_splits: most as u32,
                 }
             }

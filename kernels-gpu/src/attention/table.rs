@@ -14,13 +14,8 @@ use crate::gpu::warp;
 pub(crate) unsafe fn schedule(a: ScheduleArguments) {
     let lane = warp::lane_id();
     let table = Table::new(a.schedule, a.batch);
-    let rows = Rows {
-        group: a.group,
-        block_rows: a.block_rows,
-        tile_n: a.tile_n,
-        left: a.window_left,
-        right: a.window_right,
-    };
+    let rows =
+        Rows { group: a.group, block_rows: a.block_rows, tile_n: a.tile_n, left: a.window_left, right: a.window_right };
     // KV tiles of each sequence; they stand where its first part will.
     let mut longest = 0;
     let mut sequence = lane;
