@@ -83,7 +83,8 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
         steps: block.shared + at::STEP + group * ROWS * 4,
     };
     let (mut index, mut first_tile) = (thread::block_idx_x(), 0);
-    while index < units(a) {
+    // SAFETY: the caller's promise.
+    while index < unsafe { units(a, SIZES) } {
         // SAFETY: the index is in range; the caller's promise. All threads walk the same units.
         unsafe {
             let unit = Unit::new(a, index, SIZES);
@@ -92,18 +93,21 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
             mbarrier::fence_async_proxy();
             named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
             let mut state = State { out: [0.0; 2 * ELEMENTS], offset: [0.0; COLUMNS], sum: [0.0; COLUMNS] };
-            let tokens = unit.end - unit.begin;
-            let mut tile = group;
-            while tile * TOKENS < tokens {
-                let turn = Turn::of(first_tile + tile);
-                step(&mut state, block, &lane, turn, scale, tokens - tile * TOKENS, tile == group);
+            let mut tile = first_tile + group;
+            let mut left = (unit.end - unit.begin).saturating_sub(group * TOKENS);
+            let mut first = true;
+            while left > 0 {
+                step(&mut state, block, &lane, Turn::of(tile), scale, left, first);
+                first = false;
                 tile += COMPUTE_GROUPS;
+                left = left.saturating_sub(COMPUTE_GROUPS * TOKENS);
             }
+            // Registers are full: what the loop does not need is found anew.
+            let unit = Unit::new(a, opaque(index), SIZES);
+            let tokens = unit.end - unit.begin;
             first_tile += tokens.div_ceil(TOKENS);
             let seen = tokens > group * TOKENS;
-            // What few tiles need is found anew.
-            let unit = Unit::new(a, opaque(index), SIZES);
-            let output = UnitOutput::new(*a, unit, descale::of_v::<E4m3>(a, &unit));
+            let output = UnitOutput::new(*a, unit, SIZES.table(a), descale::of_v::<E4m3>(a, &unit));
             write(&state, block, &lane, group, seen, &output);
         }
         index = index.saturating_add(thread::grid_dim_x());

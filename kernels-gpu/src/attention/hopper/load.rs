@@ -21,7 +21,7 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block) {
         tma::acquire_map(k_narrow);
         tma::acquire_map(v);
         let (mut index, mut tile, mut ring_parity) = (thread::block_idx_x(), 0, 1);
-        while index < units(a) {
+        while index < units(a, SIZES) {
             let unit = Unit::new(a, index, SIZES);
             // Packed sequences are one.
             let batch = if a.cu_seqlens_kv.is_null() { unit.batch } else { 0 };

@@ -16,11 +16,11 @@ use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGE, STAGES,
 use crate::gpu::{mbarrier, shared, thread, warpgroup};
 
 /// Sizes that the schedule needs.
-const SIZES: Sizes = Sizes { tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
+const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
 
 /// Registers of a thread that copies, and of one that computes: together as many as the launch has.
-const LOAD_REGISTERS: u32 = 24;
-const COMPUTE_REGISTERS: u32 = 240;
+const LOAD_REGISTERS: u32 = 40;
+const COMPUTE_REGISTERS: u32 = 232;
 
 /// Body of the kernel.
 ///
