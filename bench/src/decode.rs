@@ -150,7 +150,8 @@ impl Decode {
         let problems = self.problems()?;
         let limit = Duration::from_secs(self.peer_limit);
         // They start while the ceiling is measured. A Python that is not there has no peers.
-        let started = self.peers.then(|| peers::start(&self.python, session.device.name(), limit));
+        let wanted: Vec<&str> = peers::names().collect();
+        let started = self.peers.then(|| peers::start(&self.python, session.device.name(), limit, &wanted));
         println!("{}", session.device);
         let timed = !session.counts();
         let ceiling = if timed {

@@ -8,6 +8,7 @@ mod ceiling;
 mod counters;
 mod decode;
 mod demo;
+mod fp8;
 mod output;
 mod peers;
 mod plot;
@@ -35,6 +36,7 @@ enum Task {
     Demo(demo::Demo),
     SplitKv(split_kv::SplitKv),
     Decode(decode::Decode),
+    Fp8(fp8::Fp8),
     /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
     /// file. Fails if anything did.
     Counters(counters::Counters),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Task::Demo(demo) => demo.run(),
         Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
+        Task::Fp8(fp8) => fp8.run(),
         Task::Counters(counters) => counters.run(),
     };
     match result {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kernels_gpu::abi::{Geometry, MAX_SPLITS};
+use kernels_gpu::abi::{BlockShape, Geometry, MAX_SPLITS};
 
 use super::MAX_UNITS;
 use super::heuristic::Work;
@@ -282,12 +282,18 @@ fn cheapest(
 ) -> (Variant, Work, Free, KernelReason) {
     let smallest = works.iter().map(|(variant, _)| variant.geometry.tile_m).min().unwrap_or(0);
     let few_rows = problem.rows() <= smallest as usize;
+    // One tile of warpgroups computes faster than warps that share the KV, and streams as fast.
+    let one_tile = |(variant, _): &(Variant, Work)| {
+        variant.shape == BlockShape::Warpgroups && problem.rows() <= variant.block_rows()
+    };
+    let beaten = works.iter().any(one_tile).then_some(BlockShape::SharedKv);
     let estimate = |(variant, work): (Variant, Work)| {
         let tile_m = variant.geometry.tile_m;
         let freely = variant.q_tiles == 1 || options.q_tiles.is_some();
         let mut free = splits(&variant, &work, if freely { MAX_SPLITS } else { 1 });
         let two_tiles = freely || free.splits == 1 && problem.rows() > tile_m as usize;
-        if !(two_tiles && (tile_m == smallest || !few_rows)) {
+        let allowed = two_tiles && (tile_m == smallest || !few_rows) && Some(variant.shape) != beaten;
+        if !allowed {
             free.cost = f64::INFINITY;
         }
         (variant, work, free)

@@ -105,9 +105,7 @@ impl Work {
             longest = longest.max(first).max(last);
             shortest = shortest.min(if blocks < m_blocks { 0 } else { first.min(last) });
         }
-        // Warpgroups compute faster than a block streams.
-        let fast = matches!(variant.shape, BlockShape::SplitKv | BlockShape::Warpgroups);
-        let shares = if fast { f64::from(variant.geometry.warps) } else { 1.0 };
+        let shares = if variant.shape == BlockShape::SplitKv { f64::from(variant.geometry.warps) } else { 1.0 };
         Self {
             m_blocks,
             // Rows bound it, all of them together below 2^31.
