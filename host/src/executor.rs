@@ -131,6 +131,7 @@ impl Executor {
         let mut attention = self.attention_arguments(inputs);
         if let Some((address, _)) = maps {
             attention.page_table = address;
+            attention.page_table_stride = u64::from(self.plan.merges_in_blocks());
         }
         stream.hold(self.held(inputs).chain(maps.map(|(_, held)| held)))?;
         if let (Some(schedule), Some(planned)) = (&self.schedule, self.plan.schedule()) {
@@ -138,7 +139,12 @@ impl Executor {
             self.launch(stream, schedule.function, planned.launch, &arguments.cells())?;
         }
         let launch = self.plan.attention();
-        self.launch(stream, self.attention.function, launch, &attention.cells())?;
+        let launched = self.launch(stream, self.attention.function, launch, &attention.cells());
+        if launched.is_err() {
+            // The words at which blocks meet may be anything.
+            self.maps = Maps::default();
+        }
+        launched?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
             let arguments = self.combine_arguments(&attention);
             self.launch(stream, combine.function, planned.launch, &arguments.cells())?;

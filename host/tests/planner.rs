@@ -197,9 +197,9 @@ proptest! {
         prop_assert!(u64::from(grid) * u64::from(block) <= device.max_grid_threads);
         prop_assert!(block <= device.threads_per_block && shared_bytes <= device.shared_bytes_per_block);
         match plan.combine() {
-            None => prop_assert_eq!(plan.num_splits(), 1),
+            None => prop_assert!(plan.num_splits() == 1 || plan.merges_in_blocks()),
             Some(combine) => {
-                prop_assert!(plan.num_splits() > 1);
+                prop_assert!(plan.num_splits() > 1 && !plan.merges_in_blocks());
                 prop_assert_eq!(combine.launch.grid as usize, rows);
                 prop_assert!(combine.launch.grid <= device.max_grid);
             }

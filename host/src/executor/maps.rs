@@ -1,8 +1,9 @@
-//! Tensor maps of K and V, for kernels that copy by them. They lie in device memory, one buffer for each pair of tensors
-//! that was run, so that a captured run finds what it was captured with.
+//! Tensor maps of K and V, for kernels that copy by them, and words at which blocks meet that merge splits. They lie in
+//! device memory, one buffer for each pair of tensors that was run, so that a captured run finds what it was captured
+//! with.
 
 use kernels_gpu::abi::BlockShape;
-use kernels_gpu::abi::warpgroups::{NARROW, TOKENS, V_TOKENS, WIDE, map};
+use kernels_gpu::abi::warpgroups::{NARROW, TOKENS, V_TOKENS, WIDE, WORD_BYTES, map};
 
 use crate::driver::TensorMap;
 use crate::stream::Held;
@@ -40,6 +41,8 @@ impl Maps {
                 for map in &maps {
                     bytes.extend(device.driver().tensor_map(map)?);
                 }
+                let words = plan.units() / plan.num_splits() * WORD_BYTES;
+                bytes.resize(bytes.len() + words as usize, 0);
                 let buffer = Buffer::with_contents(device, &bytes)?;
                 if self.0.len() == KEPT {
                     self.0.remove(0);

@@ -7,6 +7,7 @@ mod ragged;
 
 use std::fmt;
 
+use kernels_gpu::abi::warpgroups::MAX_MERGED_SPLITS;
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS};
 
 use self::choose::{Choice, Limits, choose};
@@ -37,6 +38,7 @@ pub struct Plan {
     attention: Launch,
     schedule: Option<KernelLaunch>,
     combine: Option<KernelLaunch>,
+    merges_in_blocks: bool,
     workspace_bytes: usize,
 }
 
@@ -117,6 +119,11 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         block: threads,
         shared_bytes: variant.kernel.shared_bytes(vendor),
     };
+    // Blocks that wait for others that do not run yet would lose more than a combine costs.
+    let merges_in_blocks = variant.shape == BlockShape::Warpgroups
+        && ragged.is_none()
+        && (2..=MAX_MERGED_SPLITS).contains(&num_splits)
+        && work.waves(units) <= 1.0;
     Ok(Plan {
         problem: problem.clone(),
         options: *options,
@@ -142,7 +149,8 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         kernel_reason,
         waves: work.waves(units),
         attention,
-        combine: if num_splits > 1 { Some(combine?) } else { None },
+        combine: if num_splits > 1 && !merges_in_blocks { Some(combine?) } else { None },
+        merges_in_blocks,
         workspace_bytes,
     })
 }
@@ -259,6 +267,11 @@ impl Plan {
         self.workspace_bytes
     }
 
+    /// Whether the attention kernel's blocks merge the splits themselves: warpgroups do, where all blocks run at once.
+    pub fn merges_in_blocks(&self) -> bool {
+        self.merges_in_blocks
+    }
+
     /// The attention kernel's launch. No blocks where there is nothing to compute.
     pub fn attention(&self) -> Launch {
         self.attention
@@ -269,7 +282,7 @@ impl Plan {
         self.schedule
     }
 
-    /// The combine kernel's launch, where there is more than one split.
+    /// The combine kernel's launch, where there is more than one split and the blocks do not merge them.
     pub fn combine(&self) -> Option<KernelLaunch> {
         self.combine
     }
@@ -323,6 +336,7 @@ impl fmt::Display for Plan {
             Some(KernelLaunch { launch, .. }) => {
                 writeln!(f, "  combine    {} blocks of {} threads", launch.grid, launch.block)?;
             }
+            None if self.merges_in_blocks => writeln!(f, "  combine    by the blocks themselves")?,
             None => writeln!(f, "  combine    none")?,
         }
         write!(f, "  workspace  {} bytes", self.workspace_bytes)

@@ -139,7 +139,8 @@ macro_rules! attention_arguments {
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
-            /// Distance of the sequences in the page table, in entries.
+            /// Distance of the sequences in the page table, in entries; of shape `Warpgroups` whether the blocks merge the
+            /// splits.
             page_table_stride: u64,
             /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head.
             descales_per_head: u32,

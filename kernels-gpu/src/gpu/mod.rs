@@ -19,7 +19,7 @@ mod nvptx;
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use nvptx::{VENDOR, arguments, math, query, ring, shared, thread, tile, warp};
 #[cfg(splitkv_target = "sm_90a")]
-pub(crate) use nvptx::{copy, matrix, mbarrier, named_barrier, tma, warpgroup, wgmma};
+pub(crate) use nvptx::{copy, matrix, mbarrier, named_barrier, rendezvous, tma, warpgroup, wgmma};
 
 #[cfg(target_arch = "amdgpu")]
 mod amdgcn;

@@ -4,7 +4,7 @@ use super::super::descale;
 use super::super::merge::Merge;
 use super::super::output::UnitOutput;
 use super::super::schedule::{QueryRows, Unit, units};
-use super::{Block, SIZES, Turn};
+use super::{Block, SIZES, Turn, fuse};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
     COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, TOKENS, V_HALF, V_TOKENS, WEIGHT_BLOCK,
@@ -26,7 +26,7 @@ const _: () = assert!(HEADROOM < MOST);
 const COLUMNS: usize = ELEMENTS / 2;
 /// Numbers of the block's barriers: a warpgroup's own is its number and this, that of both comes last.
 const GROUP_BARRIER: u32 = 1;
-const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
+pub(super) const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
 
 /// Column of an element of two products: one of those that the lane has.
 const fn column(element: usize) -> usize {
@@ -109,6 +109,9 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
             let seen = tokens > group * TOKENS;
             let output = UnitOutput::new(*a, unit, SIZES.table(a), descale::of_v::<E4m3>(a, &unit));
             write(&state, block, &lane, group, seen, &output);
+            if a.page_table_stride != 0 {
+                fuse::merge(a, block, &output, index, unit.split);
+            }
         }
         index = index.saturating_add(thread::grid_dim_x());
     }

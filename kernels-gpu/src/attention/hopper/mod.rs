@@ -8,6 +8,7 @@
 //! There is no mask: all rows see all keys of their sequence.
 
 mod compute;
+mod fuse;
 mod load;
 
 use super::schedule::Sizes;

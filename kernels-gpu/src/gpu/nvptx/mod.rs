@@ -13,6 +13,8 @@ pub(crate) mod mbarrier;
 #[cfg(splitkv_target = "sm_90a")]
 pub(crate) mod named_barrier;
 pub(crate) mod query;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod rendezvous;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod thread;
