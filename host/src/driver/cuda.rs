@@ -237,6 +237,7 @@ impl Driver for Cuda {
 
     fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {
         const NAME: &str = "cuTensorMapEncodeTiled";
+        let _current = self.enter()?;
         // SAFETY: the program has the driver loaded; the function is declared as the driver's documentation says.
         let encode = unsafe { Library::this().get::<EncodeTiled>(NAME.as_bytes()) };
         let encode = encode.map_err(|_| Error::Unsupported {

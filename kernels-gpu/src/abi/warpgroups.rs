@@ -61,6 +61,9 @@ pub const WEIGHT_BLOCK: u32 = ROWS * 16 + 16;
 pub const WEIGHTS: u32 = TOKENS / 16 * WEIGHT_BLOCK;
 const _: () = assert!(WEIGHTS >= 32 * ROWS * 4);
 
+/// Bytes of what the end of a unit needs: where each row goes, and where its parts are.
+pub const NOTES_BYTES: u32 = 16 + ROWS * 112;
+
 /// Where things are in shared memory, in bytes from its start.
 pub mod at {
     use super::{COMPUTE_GROUPS, NARROW, ROWS, STAGE, STAGES, WEIGHTS, WIDE};
@@ -73,8 +76,10 @@ pub mod at {
     pub const STEP: u32 = WEIGHT + COMPUTE_GROUPS * WEIGHTS;
     /// Barriers.
     pub const BARRIERS: u32 = STEP + COMPUTE_GROUPS * ROWS * 4;
+    /// What the end of a unit needs, found at its beginning.
+    pub const NOTES: u32 = (BARRIERS + super::barrier::COUNT * 8).next_multiple_of(16);
     /// End.
-    pub const END: u32 = BARRIERS + super::barrier::COUNT * 8;
+    pub const END: u32 = NOTES + super::NOTES_BYTES;
     /// Where the ring lies while it is empty, at the end of a unit: sums of the rows' weights, a float of each row for
     /// 32 threads of each warpgroup. The buffer in which warpgroups are merged lies before it.
     pub const SUMS: u32 = 80 << 10;

@@ -1,7 +1,7 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, LOG2_E, UnitOutput, store_floats};
+use super::output::{LN_2, LOG2_E, RowOutput, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
 #[cfg(splitkv_target = "sm_90a")]
@@ -147,15 +147,31 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
     /// The block's first `threads` threads reach this call; a barrier lies between every warp's [`Self::write`] and it.
     #[inline(always)]
     pub(super) unsafe fn write_rows(&self, output: &UnitOutput, threads: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_rows_to(output.rows().min(self.rows), |row| output.row(row), output.descale, threads) }
+    }
+
+    /// As [`Self::write_rows`], of the first `rows` rows, where `target` says.
+    ///
+    /// # Safety
+    /// As for [`Self::write_rows`].
+    #[inline(always)]
+    pub(super) unsafe fn write_rows_to(
+        &self,
+        rows: u32,
+        target: impl Fn(u32) -> RowOutput,
+        descale: f32,
+        threads: u32,
+    ) {
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
         let mut item = warp::per_lane(thread::thread_idx_x());
-        while item < output.rows().min(self.rows) * pieces {
+        while item < rows * pieces {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let target = output.row(row);
-                let (x, lse) = self.read(row, dim, target.sink, output.descale);
+                let target = target(row);
+                let (x, lse) = self.read(row, dim, target.sink, descale);
                 let row = target;
                 row.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {

@@ -157,6 +157,7 @@ unsafe fn store_halves<const N: usize>(target: *mut u8, x: [f32; N], pack: impl 
 
 /// The parts of a row, and where they are merged to.
 #[cfg(splitkv_target = "sm_90a")]
+#[derive(Clone, Copy)]
 pub(super) struct RowParts {
     /// The first part's elements and LSE, fp32, and how many floats the next part's are behind.
     pub(super) o: *const f32,

@@ -4,6 +4,7 @@ use super::super::descale;
 use super::super::merge::Merge;
 use super::super::output::UnitOutput;
 use super::super::schedule::{QueryRows, Unit, units};
+use super::notes::{Notes, Numbers};
 use super::{Block, SIZES, Turn, fuse};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
@@ -90,6 +91,9 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
             let unit = Unit::new(a, index, SIZES);
             let scale = descale::of_scores::<E4m3>(a, &unit);
             load_query(&QueryRows { a: *a, unit, element: 1 }, block);
+            let notes = Notes::new(block);
+            let output = UnitOutput::new(*a, unit, SIZES.table(a), descale::of_v::<E4m3>(a, &unit));
+            notes.write(&unit, &output);
             mbarrier::fence_async_proxy();
             named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
             let mut state = State { out: [0.0; 2 * ELEMENTS], offset: [0.0; COLUMNS], sum: [0.0; COLUMNS] };
@@ -102,16 +106,14 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
                 tile += COMPUTE_GROUPS;
                 left = left.saturating_sub(COMPUTE_GROUPS * TOKENS);
             }
-            // Registers are full: what the loop does not need is found anew.
-            let unit = Unit::new(a, opaque(index), SIZES);
-            let tokens = unit.end - unit.begin;
-            first_tile += tokens.div_ceil(TOKENS);
-            let seen = tokens > group * TOKENS;
-            let output = UnitOutput::new(*a, unit, SIZES.table(a), descale::of_v::<E4m3>(a, &unit));
-            write(&state, block, &lane, group, seen, &output);
+            let numbers = notes.numbers();
+            first_tile += numbers.tokens.div_ceil(TOKENS);
+            write(&state, block, &lane, group, &numbers, notes);
             if a.page_table_stride != 0 {
-                fuse::merge(a, block, &output, index, unit.split);
+                fuse::merge(a, block, &numbers, notes, index);
             }
+            // The next unit's notes, and query rows, may be written.
+            named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         }
         index = index.saturating_add(thread::grid_dim_x());
     }
@@ -126,24 +128,31 @@ unsafe fn load_query(source: &QueryRows, block: &Block) {
     const PIECE: u32 = 16;
     const WIDE_PIECES: u32 = WIDE / PIECE;
     const PIECES: u32 = (WIDE + NARROW) / PIECE;
-    let mut item = thread::thread_idx_x();
-    while item < ROWS * PIECES {
-        let (row, piece) = (item / PIECES, item % PIECES);
-        let mut value = Float4([0.0; 4]);
-        if let Some(start) = source.row(row)
+    const ITEMS: usize = (ROWS * PIECES).div_ceil(COMPUTE_THREADS) as usize;
+    let item = |i: usize| thread::thread_idx_x() + i as u32 * COMPUTE_THREADS;
+    // All loads are under way before the first one is waited for.
+    let mut values = [Float4([0.0; 4]); ITEMS];
+    for i in 0..ITEMS {
+        let (row, piece) = (item(i) / PIECES, item(i) % PIECES);
+        if row < ROWS
+            && let Some(start) = source.row(row)
             && piece * PIECE < source.bytes()
         {
             // SAFETY: the row has the piece.
-            value = unsafe { start.cast::<Float4>().add(piece as usize).read() };
+            values[i] = unsafe { start.cast::<Float4>().add(piece as usize).read() };
         }
+    }
+    for i in 0..ITEMS {
+        let (row, piece) = (item(i) / PIECES, item(i) % PIECES);
         let place = if piece < WIDE_PIECES {
             row * WIDE + (piece ^ row % 8) * PIECE
         } else {
             ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
         };
-        // SAFETY: the place lies in the query rows.
-        unsafe { block.memory.add((at::QUERY + place) as usize).cast::<Float4>().write(value) };
-        item += COMPUTE_THREADS;
+        if row < ROWS {
+            // SAFETY: the place lies in the query rows.
+            unsafe { block.memory.add((at::QUERY + place) as usize).cast::<Float4>().write(values[i]) };
+        }
     }
 }
 
@@ -332,9 +341,9 @@ unsafe fn load_values(values: u32, lane: &Lane) -> [[[u32; 4]; 2]; 4] {
 /// Merges the warpgroups and writes the unit's rows.
 ///
 /// # Safety
-/// All threads that compute reach this call; `seen` says whether this warpgroup has seen a tile.
+/// All threads that compute reach this call; the notes are the unit's.
 #[inline(always)]
-unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, seen: bool, output: &UnitOutput) {
+unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: &Numbers, notes: Notes) {
     const GROUPS: usize = COMPUTE_GROUPS as usize;
     // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free.
     unsafe {
@@ -364,11 +373,12 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, seen: boo
                 }
                 place += 8 * ROWS * 4;
             }
+            let seen = numbers.tokens > group * TOKENS;
             let most = E4m3::HEADROOM - load_f32(lane.steps + lane.thread * 4);
             merge.write_state(group, lane.thread, [if seen { most } else { f32::NEG_INFINITY }, sum]);
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        merge.write_rows(output, COMPUTE_THREADS);
+        merge.write_rows_to(numbers.rows, |row| (*notes.row(row)).output, numbers.descale, COMPUTE_THREADS);
         mbarrier::fence_async_proxy();
         warp::sync_warp();
         if warp::lane_id() == 0 {

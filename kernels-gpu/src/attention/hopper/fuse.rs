@@ -5,9 +5,11 @@
 //! block that waits.
 
 use super::super::merge::with_sink;
-use super::super::output::{LN_2, LOG2_E, UnitOutput};
+use super::super::output::{LN_2, LOG2_E, RowParts};
+use super::super::schedule::units;
 use super::super::softmax::finite;
 use super::compute::BOTH_BARRIER;
+use super::notes::{Notes, Numbers};
 use super::{Block, SIZES};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, at, map};
@@ -33,33 +35,36 @@ const UNROLL: usize = 12;
 /// # Safety
 /// All threads that compute reach this call after writing their rows; the arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, output: &UnitOutput, index: u32, split: u32) {
+pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numbers, notes: Notes, index: u32) {
     let place = block.shared + at::STEP;
     // SAFETY: the caller's promise. Barriers lie between what threads write and others read.
     unsafe {
+        let (per_split, _) = divide(units(a, SIZES), a.num_splits);
+        let words = a.page_table.wrapping_add((map::COUNT * map::BYTES) as usize).cast::<u64>();
+        let word = words.add(divide(index, per_split).1 as usize);
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         if thread::thread_idx_x() == 0 {
-            let (per_split, _) = divide(super::super::schedule::units(a, SIZES), a.num_splits);
-            let words = a.page_table.wrapping_add((map::COUNT * map::BYTES) as usize).cast::<u64>();
-            let shares = meet(words.add(divide(index, per_split).1 as usize), split, a.num_splits);
+            let shares = meet(word, numbers.split, a.num_splits);
             store(place, shares as u32);
             store(place + 4, (shares >> 32) as u32);
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         let mut shares = u64::from(load_f32(place).to_bits()) | u64::from(load_f32(place + 4).to_bits()) << 32;
-        let items = output.rows().min(SIZES.tile_rows) * (WIDE / PIECE);
+        let items = numbers.rows * (WIDE / PIECE);
         let size = divide(items + a.num_splits - 1, a.num_splits).0;
         while shares != 0 {
             let share = shares.trailing_zeros();
             shares &= shares - 1;
             let mut item = share * size + thread::thread_idx_x();
             while item < ((share + 1) * size).min(items) {
-                merge_piece(output, a.num_splits, item / (WIDE / PIECE), item % (WIDE / PIECE) * PIECE);
+                let row = notes.row(item / (WIDE / PIECE));
+                merge_piece(&(*row).parts, a.num_splits, item % (WIDE / PIECE) * PIECE);
                 item += COMPUTE_THREADS;
             }
         }
-        // The next unit may write the place.
-        named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+        if thread::thread_idx_x() == 0 {
+            leave(word, a.num_splits);
+        }
     }
 }
 
@@ -79,29 +84,38 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
             now = rendezvous::read(word);
             looks += 1;
         }
-        let shares = if come(now) == splits {
+        if come(now) == splits {
             let left = if come(before) + 1 == splits { before / LEFT } else { 0 };
             left | 1 << split
         } else {
             let before = rendezvous::add(word, LEFT << split);
             // The last block came in the meantime, and knows nothing of it.
             if come(before) == splits { 1 << split } else { 0 }
-        };
+        }
+    }
+}
+
+/// Leaves the word, and clears it after the last block.
+///
+/// # Safety
+/// As for [`meet`], which comes before it.
+#[inline(always)]
+unsafe fn leave(word: *mut u64, splits: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
         let before = rendezvous::add(word, GONE);
         if (before / GONE) as u32 % 256 + 1 == splits {
             rendezvous::clear(word);
         }
-        shares
     }
 }
 
 /// Merges the parts of four dims of a row from `dim` on.
 ///
 /// # Safety
-/// The row is one of the unit's, and its parts are known to this thread.
+/// The parts are a row's, and known to this thread.
 #[inline(always)]
-unsafe fn merge_piece(output: &UnitOutput, splits: u32, row: u32, dim: u32) {
-    let parts = output.parts(row);
+unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     if dim >= parts.dims {
         return;
     }

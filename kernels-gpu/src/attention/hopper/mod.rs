@@ -10,6 +10,7 @@
 mod compute;
 mod fuse;
 mod load;
+mod notes;
 
 use super::schedule::Sizes;
 use crate::abi::AttentionArguments;
