@@ -103,7 +103,7 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
 unsafe fn leave(word: *mut u64, splits: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        let before = rendezvous::add(word, GONE);
+        let before = rendezvous::count(word, GONE);
         if (before / GONE) as u32 % 256 + 1 == splits {
             rendezvous::clear(word);
         }

@@ -18,6 +18,21 @@ pub(crate) unsafe fn add(word: *mut u64, value: u64) -> u64 {
     before
 }
 
+/// As [`add`], and tells nobody anything: nothing that this thread did is waited for.
+///
+/// # Safety
+/// As for [`add`].
+#[inline(always)]
+pub(crate) unsafe fn count(word: *mut u64, value: u64) -> u64 {
+    let before: u64;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("atom.relaxed.gpu.global.add.u64 {0}, [{1}], {2};",
+            out(reg64) before, in(reg64) word, in(reg64) value, options(nostack));
+    }
+    before
+}
+
 /// The word. What was known to who added to it is known to this thread.
 ///
 /// # Safety
