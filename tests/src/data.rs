@@ -138,7 +138,13 @@ impl Tensors {
             softcap: case.softcap.map(f64::from),
             sinks: sinks.as_deref(),
         };
-        case.rows().into_par_iter().map(|row| Row::new(&attention, row, case.format, case.output)).collect()
+        // Rows that see the same keys after each other, so that these stay in a core's cache.
+        let mut rows: Vec<_> = case.rows().into_iter().enumerate().collect();
+        rows.sort_by_key(|(_, [sequence, query, head])| (*sequence, attention.kv_head(*head), *query));
+        let row = |(index, row)| (index, Row::new(&attention, row, case.format, case.output));
+        let mut rows: Vec<_> = rows.into_par_iter().map(row).collect();
+        rows.sort_by_key(|(index, _)| *index);
+        rows.into_iter().map(|(_, row)| row).collect()
     }
 }
 
