@@ -8,11 +8,15 @@ pub(crate) mod copy;
 mod element;
 pub(crate) mod math;
 pub(crate) mod matrix;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod mbarrier;
 pub(crate) mod query;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod thread;
 pub(crate) mod tile;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod tma;
 pub(crate) mod warp;
 
 /// Whose GPU this is.
