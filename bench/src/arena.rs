@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_reference_sees_what_the_device_has() {
-        let device = Device::open("emulator:sm_90").unwrap();
+        let device = Device::open("emulator:sm_90a").unwrap();
         for dtype in [DType::Bf16, DType::F16] {
             let problem = Problem::new(2, 4, 2, 1, 50, 72, dtype).head_dim_v(64);
             let arena = Arena::new(&device, dtype, [(&problem, 3)]).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn sets_lie_side_by_side() {
-        let device = Device::open("emulator:sm_90").unwrap();
+        let device = Device::open("emulator:sm_90a").unwrap();
         let problem = Problem::new(1, 3, 1, 1, 5, 8, DType::Bf16);
         assert_eq!(starts(&problem), [0, 128, 256, 384]);
         let arena = Arena::new(&device, DType::Bf16, [(&problem, 2)]).unwrap();

@@ -109,7 +109,7 @@ impl Demo {
 
 fn without_device(error: &Error) -> Result<()> {
     println!("{error}\n\nThis is what would run on an NVIDIA H200:\n");
-    let catalogue = Catalogue::of(Target::Sm90);
+    let catalogue = Catalogue::of(Target::Sm90a);
     println!("{}", plan(&problem(TOKENS), &Options::default(), &DeviceProps::h200(), &catalogue)?);
     println!(
         "\nTo run it: on a machine with an NVIDIA GPU of compute capability 9.0 or 10.0 and its driver, or an AMD"

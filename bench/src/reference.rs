@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_found() {
-        let device = Device::open("emulator:sm_90").unwrap();
+        let device = Device::open("emulator:sm_90a").unwrap();
         let problem = Problem::new(2, 4, 2, 2, 40, 64, DType::Bf16).causal(true);
         let problem = problem.kv_lens(KvLens::Host(vec![40, 1]));
         let arena = Arena::new(&device, DType::Bf16, [(&problem, 1)]).unwrap();

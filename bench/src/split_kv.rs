@@ -85,7 +85,7 @@ pub(crate) struct SplitKv {
     /// Each query sees only the keys up to its own position.
     #[arg(long)]
     causal: bool,
-    /// The device, such as `cuda:0` or `emulator:sm_90` [default: the best one found].
+    /// The device, such as `cuda:0` or `emulator:sm_90a` [default: the best one found].
     #[arg(long)]
     device: Option<String>,
     /// Which rows are compared with the reference.

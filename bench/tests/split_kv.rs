@@ -31,7 +31,7 @@ fn a_small_sweep_is_counted_and_written() {
     let folder = env::temp_dir();
     let file = |kind: &str| folder.join(format!("splitkv-bench-{}.{kind}", std::process::id()));
     let [csv, json, svg] = ["csv", "json", "svg"].map(file);
-    let sweep = "split-kv --device emulator:sm_90 --k 160 --heads 4 --kv-heads 2 --dtype f16 --check all";
+    let sweep = "split-kv --device emulator:sm_90a --k 160 --heads 4 --kv-heads 2 --dtype f16 --check all";
     let files = [("--csv", &csv), ("--json", &json), ("--plot", &svg)];
     let files = files.iter().flat_map(|(flag, path)| [*flag, path.to_str().unwrap()]);
     let output = run(&sweep.split(' ').chain(files).collect::<Vec<_>>());
@@ -73,7 +73,7 @@ fn a_small_sweep_is_counted_and_written() {
 #[test]
 fn what_there_is_no_kernel_for_is_named_and_the_rest_is_run() {
     let output =
-        run(&"split-kv --device emulator:sm_90 --k 20 --heads 1 --dim 64 --check none".split(' ').collect::<Vec<_>>());
+        run(&"split-kv --device emulator:sm_90a --k 20 --heads 1 --dim 64 --check none".split(' ').collect::<Vec<_>>());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("q_tiles2 1 refused: q_tiles: given 2; allowed: 1 of the kernels"), "{text}");
@@ -81,21 +81,21 @@ fn what_there_is_no_kernel_for_is_named_and_the_rest_is_run() {
 
 #[test]
 fn a_decode_without_a_gpu_shows_plans_and_what_is_missing() {
-    let output = run(&"decode --device emulator:sm_90 --peers --python no-such-python".split(' ').collect::<Vec<_>>());
+    let output = run(&"decode --device emulator:sm_90a --peers --python no-such-python".split(' ').collect::<Vec<_>>());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("B1 Q70 K11008 H12/12 D192/128"), "{text}");
     for peer in ["cudnn", "flash", "fa3", "flashinfer"] {
         assert!(text.contains(&format!("{peer}: missing: starting no-such-python: ")), "{text}");
     }
-    let random = |seed| run(&["decode", "--device", "emulator:sm_90", "--random", "5", "--seed", seed]).stdout;
+    let random = |seed| run(&["decode", "--device", "emulator:sm_90a", "--random", "5", "--seed", seed]).stdout;
     assert_eq!(random("3"), random("3"));
     assert_ne!(random("3"), random("4"));
 }
 
 #[test]
 fn refusals_name_flag_value_and_what_is_allowed() {
-    let sweep = |rest: &[&str]| refused(&[&["split-kv", "--device", "emulator:sm_90"], rest].concat());
+    let sweep = |rest: &[&str]| refused(&[&["split-kv", "--device", "emulator:sm_90a"], rest].concat());
     assert!(sweep(&["--k", "0"]).contains("invalid value '0' for '--k <K>': 0 is not in 1.."));
     assert_eq!(sweep(&["--dim", "7"]), "error: --dim: given 7; allowed: a multiple of 8, at least 8\n");
     assert_eq!(sweep(&["--dim", "264"]), "error: --dim: given 264; allowed: a multiple of 8, at most 256\n");

@@ -1,6 +1,6 @@
 //! One step of decoding: a query for each head against a cache of 4096 tokens, planned once and run as a graph.
 //!
-//! `cargo run --release --example decode [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90`, ...
+//! `cargo run --release --example decode [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90a`, ...
 
 use splitkv::half::bf16;
 use splitkv::{DType, Device, Executor, Inputs, Kernels, Options, Problem, Tensor, plan};

@@ -1,7 +1,7 @@
 //! The attention of a small server: a paged KV cache, sequences that come, fork and go, one query a step, and now and
 //! then four guessed tokens that are verified at once. Each step is checked against attention worked out on the host.
 //!
-//! `cargo run --release --example server [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90`, ...
+//! `cargo run --release --example server [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90a`, ...
 
 use splitkv::half::bf16;
 use splitkv::{

@@ -1,7 +1,7 @@
 //! Four sequences that begin with the same 512 tokens: the prefix is read once for all of them, each suffix by its own
 //! sequence, and the two results are merged.
 //!
-//! `cargo run --release --example shared_prefix [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90`, ...
+//! `cargo run --release --example shared_prefix [DEVICE]`, where DEVICE is `cuda:0`, `hip:0`, `emulator:sm_90a`, ...
 
 use splitkv::half::bf16;
 use splitkv::{AttentionOptions, DType, Device, Kernels, LseBase, Merge, Partial, Result, Tensor, attention};

@@ -4,7 +4,7 @@ use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, Operand, Role, Target
 
 use crate::{Error, KvLayout, Problem, Result};
 
-/// The kernels that a planner may choose from, all for one target.
+/// The kernels that a planner may choose from, all for the devices of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     target: Target,
@@ -37,9 +37,12 @@ impl Variant {
 }
 
 impl Catalogue {
-    /// Every kernel of the ABI table. To plan without compiled kernels.
+    /// Every kernel of the ABI table that runs on `target`'s devices. To plan without compiled kernels.
     pub fn of(target: Target) -> Self {
-        Self::new(target, abi::KERNELS.to_vec())
+        let own_and_base = |kernel: &&Kernel| {
+            [Some(target), target.base()].iter().flatten().any(|target| kernel.targets.contains(target))
+        };
+        Self::new(target, abi::KERNELS.iter().filter(own_and_base).copied().collect())
     }
 
     /// These kernels only.
@@ -47,7 +50,7 @@ impl Catalogue {
         Self { target, kernels }
     }
 
-    /// The target that they are compiled for.
+    /// The target on whose devices they run.
     pub fn target(&self) -> Target {
         self.target
     }

@@ -22,7 +22,7 @@ pub struct DeviceInfo {
 }
 
 impl Device {
-    /// Opens a device by name: `cuda:0`, `hip:0`, `emulator:sm_90`.
+    /// Opens a device by name: `cuda:0`, `hip:0`, `emulator:sm_90a`.
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there is no such device or no driver, [`Error::UnsupportedArchitecture`] where no

@@ -12,7 +12,7 @@ use crate::driver::{DeviceId, Handle};
 use crate::manifest::{KernelEntry, Manifest, source_hash};
 use crate::{Catalogue, Device, Error, Result};
 
-/// Compiled kernels for one target, in a folder or in this program. Clones are the same kernels; files are read when a
+/// Compiled kernels for one target and the one that it is based on ([`Target::base`]), in a folder or in this program. Clones are the same kernels; files are read when a
 /// device first needs them.
 #[derive(Clone)]
 pub struct Kernels(Arc<Inner>);
@@ -96,8 +96,9 @@ impl Kernels {
         }
         let (mut files, mut found) = (HashMap::new(), Vec::new());
         for entry in &manifest.kernels {
-            if entry.target == target.name() {
-                files.insert(table_name(entry, target, &path)?, entry.file.clone());
+            let served = [Some(target), target.base()].into_iter().flatten().find(|t| t.name() == entry.target);
+            if let Some(built_for) = served {
+                files.insert(table_name(entry, built_for, &path)?, entry.file.clone());
             } else if !found.contains(&entry.target) {
                 found.push(entry.target.clone());
             }
@@ -128,7 +129,7 @@ impl Kernels {
         Err(Error::StaleKernels { folder: self.0.artefacts.place(), found: self.0.source_hash.clone(), expected })
     }
 
-    /// The target that they are compiled for.
+    /// The target on whose devices they run.
     pub fn target(&self) -> Target {
         self.0.catalogue.target()
     }
@@ -211,7 +212,10 @@ fn parse_manifest(text: &[u8], path: &Path) -> Result<Manifest> {
 fn table_name(entry: &KernelEntry, target: Target, path: &Path) -> Result<&'static str> {
     let kernel = abi::KERNELS.iter().find(|kernel| kernel.name == entry.name);
     match kernel {
-        Some(kernel) if KernelEntry::new(kernel, target, entry.file.clone(), entry.static_shared_bytes) == *entry => {
+        Some(kernel)
+            if kernel.targets.contains(&target)
+                && KernelEntry::new(kernel, target, entry.file.clone(), entry.static_shared_bytes) == *entry =>
+        {
             Ok(kernel.name)
         }
         _ => {

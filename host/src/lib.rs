@@ -12,7 +12,7 @@
 //! // One sequence of 131072 tokens, 32 query heads that share 8 KV heads.
 //! let problem = Problem::new(1, 32, 8, 1, 131_072, 128, DType::Bf16);
 //! let device = DeviceProps::h200();
-//! let catalogue = Catalogue::of(Target::Sm90);
+//! let catalogue = Catalogue::of(Target::Sm90a);
 //!
 //! let chosen = plan(&problem, &Options::default(), &device, &catalogue)?;
 //! println!("{chosen}");
@@ -48,7 +48,7 @@
 //! ```
 //!
 //! Devices are named `cuda:0` (with the cargo feature `cuda`), `hip:0` (opened at run time), and, where there is no
-//! GPU, `emulator:sm_90`, `emulator:sm_100`, `emulator:gfx950` (the cargo feature `emulator`, on by default).
+//! GPU, `emulator:sm_90a`, `emulator:sm_100f`, `emulator:gfx950` (the cargo feature `emulator`, on by default).
 //!
 //! The cargo feature `embed-kernels` puts the compiled kernels, compressed, into the program that is built: those of the
 //! folder that `SPLITKV_KERNELS` names at build time, else of the workspace's `target/kernels`.

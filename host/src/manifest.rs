@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn entries_survive_json_and_follow_the_table() {
         for target in Target::ALL {
-            for kernel in abi::KERNELS {
+            for kernel in target.kernels() {
                 let entry = KernelEntry::new(kernel, target, "a.ptx".into(), 16);
                 let text = serde_json::to_string(&entry).unwrap();
                 assert_eq!(serde_json::from_str::<KernelEntry>(&text).unwrap(), entry);

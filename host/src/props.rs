@@ -31,12 +31,12 @@ pub struct DeviceProps {
 impl DeviceProps {
     /// An NVIDIA H200 SXM.
     pub fn h200() -> Self {
-        Self::nvidia("NVIDIA H200", Target::Sm90, 132)
+        Self::nvidia("NVIDIA H200", Target::Sm90a, 132)
     }
 
     /// An NVIDIA B200.
     pub fn b200() -> Self {
-        Self::nvidia("NVIDIA B200", Target::Sm100, 148)
+        Self::nvidia("NVIDIA B200", Target::Sm100f, 148)
     }
 
     fn nvidia(name: &str, target: Target, multiprocessors: u32) -> Self {
@@ -74,8 +74,8 @@ impl DeviceProps {
     /// A typical device with `target`'s architecture.
     pub fn of(target: Target) -> Self {
         match target {
-            Target::Sm90 => Self::h200(),
-            Target::Sm100 => Self::b200(),
+            Target::Sm90 | Target::Sm90a => Self { target, ..Self::h200() },
+            Target::Sm100 | Target::Sm100f => Self { target, ..Self::b200() },
             Target::Gfx950 => Self::mi355x(),
         }
     }

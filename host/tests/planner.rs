@@ -402,7 +402,7 @@ fn plans_print_as_a_small_table() {
     let shared = plan.attention().shared_bytes;
     let expected = format!(
         "\
-B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90)
+B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90a)
   kernel     attention_bf16_d128_splitkv_q1 (few rows)
   tile       1 x 16 rows, 128 tokens, each warp other tokens
   splits     16 (as asked; asked: exactly 16)
@@ -506,18 +506,21 @@ fn options_that_cannot_be_done_are_refused_by_argument() {
         !matches!(kernel.role, Role::Attention { shape: BlockShape::SharedKv, .. })
             && !matches!(kernel.role, Role::Attention { operand: Operand::F16, .. })
     };
-    let part = Catalogue::new(Target::Sm90, KERNELS.iter().copied().filter(of_shape).collect());
+    let part = Catalogue::new(Target::Sm90a, KERNELS.iter().copied().filter(of_shape).collect());
     let options = Options { block_shape: Some(BlockShape::SharedKv), ..Options::default() };
     let (name, text) = refused(plan(&good, &options, &h200, &part));
     let message = "block_shape: given shared_kv; allowed: split_kv of the kernels for head dims 128/128";
     assert_eq!((name, text.as_str()), ("block_shape", message));
     let (name, text) =
         refused(plan(&with(&good, |p| (p.dtype, p.o_dtype) = (DType::F16, DType::F16)), &options, &h200, &part));
-    assert_eq!((name, text.as_str()), ("dtype", "dtype: given f16; allowed: what sm_90 has kernels for: bf16, e4m3"));
+    assert_eq!((name, text.as_str()), ("dtype", "dtype: given f16; allowed: what sm_90a has kernels for: bf16, e4m3"));
     let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::of(Target::Gfx950)));
-    assert_eq!((name, text.as_str()), ("catalogue", "catalogue: given kernels for gfx950; allowed: kernels for sm_90"));
-    let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::new(Target::Sm90, vec![])));
-    assert_eq!((name, text.as_str()), ("dtype", "dtype: given bf16; allowed: what sm_90 has kernels for: none"));
+    assert_eq!(
+        (name, text.as_str()),
+        ("catalogue", "catalogue: given kernels for gfx950; allowed: kernels for sm_90a")
+    );
+    let (name, text) = refused(plan(&good, &Options::default(), &h200, &Catalogue::new(Target::Sm90a, vec![])));
+    assert_eq!((name, text.as_str()), ("dtype", "dtype: given bf16; allowed: what sm_90a has kernels for: none"));
 }
 
 #[test]

@@ -61,23 +61,31 @@ pub enum Vendor {
 /// An architecture that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// NVIDIA compute capability 9.0 (Hopper).
+    /// NVIDIA compute capability 9.0 (Hopper), portable instructions only.
     Sm90,
-    /// NVIDIA compute capability 10.0 (Blackwell), portable instructions only.
+    /// The same with what only 9.0 has: warpgroups' matrix products.
+    Sm90a,
+    /// NVIDIA compute capability 10.0 (Blackwell) and later, portable instructions only.
     Sm100,
+    /// NVIDIA compute capability 10.x with what only this family has: tensor memory and its matrix products.
+    Sm100f,
     /// AMD CDNA4.
     Gfx950,
 }
 
 impl Target {
     /// All targets, in the order in which they are built and listed.
-    pub const ALL: [Self; 3] = [Self::Sm90, Self::Sm100, Self::Gfx950];
+    pub const ALL: [Self; 5] = [Self::Sm90, Self::Sm90a, Self::Sm100, Self::Sm100f, Self::Gfx950];
+    /// Those of the portable kernels.
+    pub const PORTABLE: &[Self] = &[Self::Sm90, Self::Sm100, Self::Gfx950];
 
     /// The name used on command lines, in file names and in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
             Self::Sm100 => "sm_100",
+            Self::Sm100f => "sm_100f",
             Self::Gfx950 => "gfx950",
         }
     }
@@ -85,9 +93,23 @@ impl Target {
     /// The GPU's maker.
     pub const fn vendor(self) -> Vendor {
         match self {
-            Self::Sm90 | Self::Sm100 => Vendor::Nvidia,
+            Self::Sm90 | Self::Sm90a | Self::Sm100 | Self::Sm100f => Vendor::Nvidia,
             Self::Gfx950 => Vendor::Amd,
         }
+    }
+
+    /// The target whose kernels run on this one's devices beside its own.
+    pub const fn base(self) -> Option<Self> {
+        match self {
+            Self::Sm90a => Some(Self::Sm90),
+            Self::Sm100f => Some(Self::Sm100),
+            Self::Sm90 | Self::Sm100 | Self::Gfx950 => None,
+        }
+    }
+
+    /// The kernels that are built for this target.
+    pub fn kernels(self) -> impl Iterator<Item = &'static Kernel> {
+        KERNELS.iter().filter(move |kernel| kernel.targets.contains(&self))
     }
 }
 
@@ -137,6 +159,8 @@ pub struct Kernel {
     pub name: &'static str,
     /// What it does.
     pub role: Role,
+    /// The targets that it is built for.
+    pub targets: &'static [Target],
 }
 
 /// Threads of a block of the combine kernel, on either vendor.
@@ -212,7 +236,7 @@ impl Kernel {
     }
 }
 
-/// Calls the macro `$apply` with every kernel of the product, one line each.
+/// Calls the macro `$apply` with every portable kernel, one line each.
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
@@ -268,7 +292,7 @@ macro_rules! kernel_table {
      combine $combine:ident;
      merge $merge:ident;
      $(read $read:ident: $unroll:literal;)*) => {
-        /// Every kernel, built for every target.
+        /// Every kernel.
         pub const KERNELS: &[Kernel] = &[
             $(
                 Kernel {
@@ -281,6 +305,7 @@ macro_rules! kernel_table {
                         q_tiles: $q_tiles,
                         paged: false,
                     },
+                    targets: Target::PORTABLE,
                 },
                 Kernel {
                     name: stringify!($paged),
@@ -292,11 +317,12 @@ macro_rules! kernel_table {
                         q_tiles: $q_tiles,
                         paged: true,
                     },
+                    targets: Target::PORTABLE,
                 },
             )*
-            Kernel { name: stringify!($combine), role: Role::Combine },
-            Kernel { name: stringify!($merge), role: Role::Merge },
-            $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll } },)*
+            Kernel { name: stringify!($combine), role: Role::Combine, targets: Target::PORTABLE },
+            Kernel { name: stringify!($merge), role: Role::Merge, targets: Target::PORTABLE },
+            $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll }, targets: Target::PORTABLE },)*
         ];
         const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $($read $unroll)*);
     };
@@ -309,7 +335,12 @@ pub const HASH: u64 = {
         Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
     let mut i = 0;
     while i < KERNELS.len() {
-        hash = hash.kernel(&KERNELS[i], Vendor::Nvidia).kernel(&KERNELS[i], Vendor::Amd);
+        let mut t = 0;
+        while t < KERNELS[i].targets.len() {
+            let target = KERNELS[i].targets[t];
+            hash = hash.text(target.name()).kernel(&KERNELS[i], target.vendor());
+            t += 1;
+        }
         i += 1;
     }
     hash.0

@@ -98,7 +98,7 @@ impl Tensors {
     }
 
     /// The values of Q's buffer, of K's and of V's, with the factors of their vectors.
-    fn decoded(&self, case: &Case) -> [Vec<f64>; 3] {
+    pub fn decoded(&self, case: &Case) -> [Vec<f64>; 3] {
         let lengths = [case.query_lengths(), case.lengths(), case.lengths()];
         let places = [&self.places.q, &self.places.k, &self.places.v];
         std::array::from_fn(|tensor| {

@@ -191,7 +191,7 @@ fn q_tiles() -> impl Strategy<Value = Option<u32>> {
 
 /// The most query tiles of the kernels for a case. All targets have the same kernels.
 fn most_q_tiles(case: &Case) -> u32 {
-    let kernels = Catalogue::of(Target::Sm90).fitting(&problem(case)).expect("there is a kernel for every case");
+    let kernels = Catalogue::of(Target::Sm90a).fitting(&problem(case)).expect("there is a kernel for every case");
     let q_tiles = kernels.iter().filter_map(|kernel| match kernel.role {
         Role::Attention { q_tiles, .. } => Some(q_tiles),
         _ => None,

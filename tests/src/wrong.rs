@@ -1,9 +1,12 @@
 //! Ways to make a right problem or its tensors wrong, one at a time, with the argument that a refusal must name.
 
-use splitkv::{Buffer, DType, KvLayout, KvLens, Offsets, Options, PageTable, Problem, Queries, Splits, Tensor};
+use splitkv::{
+    Buffer, DType, Descale, KvLayout, KvLens, Offsets, Options, PageTable, Problem, Queries, Splits, Tensor,
+};
 
 use crate::case::{self, Case, Known, Kv, Lengths};
 use crate::launch::Given;
+use crate::numeric::Format;
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,14 @@ const MOST: &str = "at most 2147483647";
 
 fn any(_: &Case) -> bool {
     true
+}
+
+fn is_e4m3(case: &Case) -> bool {
+    case.format == Format::E4m3
+}
+
+fn is_16_bit(case: &Case) -> bool {
+    !is_e4m3(case)
 }
 
 fn is_dense(case: &Case) -> bool {
@@ -126,18 +137,22 @@ pub const PROBLEMS: &[Wrong<ProblemChange>] = &[
     }),
     wrong("heads", "7", "multiple of kv_heads (2)", any, |problem, _| (problem.heads, problem.kv_heads) = (7, 2)),
     wrong("heads", "8", "multiple of kv_heads (0)", any, |problem, _| (problem.heads, problem.kv_heads) = (8, 0)),
-    wrong("head_dim_qk", "0", "a multiple of 8", any, |problem, _| problem.head_dim_qk = 0),
-    wrong("head_dim_qk", "4", "a multiple of 8", any, |problem, _| problem.head_dim_qk = 4),
-    wrong("head_dim_qk", "12", "a multiple of 8", any, |problem, _| problem.head_dim_qk = 12),
-    wrong("head_dim_qk", "255", "a multiple of 8", any, |problem, _| problem.head_dim_qk = 255),
-    wrong("head_dim_qk", "264", "at most 256", any, |problem, _| problem.head_dim_qk = 264),
-    wrong("head_dim_qk", "576", "at most 256", any, |problem, _| problem.head_dim_qk = 576),
-    wrong("head_dim_v", "0", "a multiple of 8", any, |problem, _| problem.head_dim_v = 0),
-    wrong("head_dim_v", "4", "a multiple of 8", any, |problem, _| problem.head_dim_v = 4),
-    wrong("head_dim_v", "12", "a multiple of 8", any, |problem, _| problem.head_dim_v = 12),
-    wrong("head_dim_v", "264", "at most 256", any, |problem, _| problem.head_dim_v = 264),
-    wrong("dtype", "f32", "bf16 or f16", any, |problem, _| problem.dtype = DType::F32),
-    wrong("dtype", "i32", "bf16 or f16", any, |problem, _| problem.dtype = DType::I32),
+    wrong("head_dim_qk", "0", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_qk = 0),
+    wrong("head_dim_qk", "4", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_qk = 4),
+    wrong("head_dim_qk", "12", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_qk = 12),
+    wrong("head_dim_qk", "255", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_qk = 255),
+    wrong("head_dim_qk", "264", "at most 256", is_16_bit, |problem, _| problem.head_dim_qk = 264),
+    wrong("head_dim_qk", "576", "at most 256", is_16_bit, |problem, _| problem.head_dim_qk = 576),
+    wrong("head_dim_v", "0", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_v = 0),
+    wrong("head_dim_v", "4", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_v = 4),
+    wrong("head_dim_v", "12", "a multiple of 8", is_16_bit, |problem, _| problem.head_dim_v = 12),
+    wrong("head_dim_v", "264", "at most 256", is_16_bit, |problem, _| problem.head_dim_v = 264),
+    wrong("head_dim_qk", "24", "a multiple of 16", is_e4m3, |problem, _| problem.head_dim_qk = 24),
+    wrong("head_dim_qk", "208", "at most 192", is_e4m3, |problem, _| problem.head_dim_qk = 208),
+    wrong("head_dim_v", "8", "a multiple of 16", is_e4m3, |problem, _| problem.head_dim_v = 8),
+    wrong("head_dim_v", "256", "at most 192", is_e4m3, |problem, _| problem.head_dim_v = 256),
+    wrong("dtype", "f32", "bf16, f16 or e4m3", any, |problem, _| problem.dtype = DType::F32),
+    wrong("dtype", "i32", "bf16, f16 or e4m3", any, |problem, _| problem.dtype = DType::I32),
     wrong("o_dtype", "i32", "f32", any, |problem, _| problem.o_dtype = DType::I32),
     wrong("o_dtype", "f16", "bf16 or f32", any, |problem, _| {
         (problem.dtype, problem.o_dtype) = (DType::Bf16, DType::F16);
@@ -145,6 +160,10 @@ pub const PROBLEMS: &[Wrong<ProblemChange>] = &[
     wrong("o_dtype", "bf16", "f16 or f32", any, |problem, _| {
         (problem.dtype, problem.o_dtype) = (DType::F16, DType::Bf16);
     }),
+    wrong("o_dtype", "e4m3", "bf16, f16 or f32 with e4m3", is_e4m3, |problem, _| problem.o_dtype = DType::E4m3),
+    wrong("q_descale", "per", "only e4m3", is_16_bit, |problem, _| problem.q_descale = Descale::PerHead),
+    wrong("k_descale", "per", "only e4m3", is_16_bit, |problem, _| problem.k_descale = Descale::PerHead),
+    wrong("v_descale", "per", "only e4m3", is_16_bit, |problem, _| problem.v_descale = Descale::PerHead),
     wrong("scale", "NaN", "finite", any, |problem, _| problem.scale = Some(f32::NAN)),
     wrong("scale", "inf", "finite", any, |problem, _| problem.scale = Some(f32::INFINITY)),
     wrong("scale", "-inf", "finite", any, |problem, _| problem.scale = Some(f32::NEG_INFINITY)),

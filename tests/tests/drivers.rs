@@ -415,7 +415,7 @@ fn sm_100_computes() {
 #[ignore = "needs compute capability 10.0: run by `sm_100_computes` in a process of its own"]
 fn computes_on_sm_100() {
     drivers("computes_on_sm_100", |site, _| {
-        assert_eq!(site.device.props().target, Target::Sm100);
+        assert_eq!(site.device.props().target, Target::Sm100f);
         assert_computes(site, &Case { splits: Splits::Exact(1), ..split_case() });
     });
 }

@@ -13,7 +13,7 @@ const RECORD: &str = "SPLITKV_RECORD";
 #[test]
 fn recorded_on_an_h200() {
     suite("instructions", |site| {
-        if site.device.props().target != Target::Sm90 {
+        if site.device.props().target != Target::Sm90a {
             return 0;
         }
         let got = Recording::new(&site.device).unwrap_or_else(|error| panic!("{}: {error}", site.device));

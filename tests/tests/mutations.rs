@@ -82,12 +82,12 @@ struct Running {
 type Get<'a> = dyn Fn(usize, usize, usize) -> &'a [f64] + 'a;
 
 fn model<'a>(case: &Case, tensors: &'a Tensors, splits: usize, fault: Option<Fault>) -> Output {
-    let decoded: Vec<Vec<f64>> = tensors.buffers.iter().map(|buffer| case.format.decode(buffer)).collect();
-    let get = |place: &'a Place| {
-        let decoded = &decoded;
-        move |b, s, h| &decoded[place.buffer][place.start(b, s, h)..][..place.shape[3]]
+    let decoded = tensors.decoded(case);
+    let get = |tensor: usize, place: &'a Place| {
+        let values = &decoded[tensor];
+        move |b, s, h| &values[place.start(b, s, h)..][..place.shape[3]]
     };
-    let (q, k, v) = (get(&tensors.places.q), get(&tensors.places.k), get(&tensors.places.v));
+    let (q, k, v) = (get(0, &tensors.places.q), get(1, &tensors.places.k), get(2, &tensors.places.v));
     let (lengths, queries) = (case.lengths(), case.query_lengths());
     let rows = case.rows();
     let mut output = Output { o: Vec::new(), lse: case.lse.then(|| vec![0.0; rows.len()]) };
@@ -212,7 +212,9 @@ fn part(
                     continue;
                 }
                 let coarse = fault == Some(Fault::CoarseProbabilities);
-                let rounded = if coarse { Format::Bf16 } else { case.format }.round(f64::from(p)) as f32;
+                let format = if coarse { Format::Bf16 } else { case.format };
+                // Scaled into the range of the smallest format.
+                let rounded = (format.round(f64::from(p) * 256.0) / 256.0) as f32;
                 state.o.iter_mut().zip(v(b, v_at, kv_head)).for_each(|(o, v)| *o += rounded * *v as f32);
             }
         }

@@ -18,7 +18,7 @@ fn problem() -> Problem {
 
 fn plan_h200(problem: &Problem, splits: Splits) -> Result<Plan> {
     let options = Options { splits, ..Options::default() };
-    plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90))
+    plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90a))
 }
 
 /// Asserts a refusal of `argument` whose words say what was given and what is allowed.
@@ -78,8 +78,8 @@ const WRONGS: &[Wrong] = &[
     wrong("head_dim_v", "4", "a multiple of 8", |problem, _| problem.head_dim_v = 4),
     wrong("head_dim_v", "12", "a multiple of 8", |problem, _| problem.head_dim_v = 12),
     wrong("head_dim_v", "264", "at most 256", |problem, _| problem.head_dim_v = 264),
-    wrong("dtype", "f32", "bf16 or f16", |problem, _| problem.dtype = DType::F32),
-    wrong("dtype", "i32", "bf16 or f16", |problem, _| problem.dtype = DType::I32),
+    wrong("dtype", "f32", "bf16, f16 or e4m3", |problem, _| problem.dtype = DType::F32),
+    wrong("dtype", "i32", "bf16, f16 or e4m3", |problem, _| problem.dtype = DType::I32),
     wrong("o_dtype", "i32", "f32", |problem, _| problem.o_dtype = DType::I32),
     wrong("o_dtype", "f16", "bf16 or f32", |problem, _| (problem.dtype, problem.o_dtype) = (DType::Bf16, DType::F16)),
     wrong("o_dtype", "bf16", "f16 or f32", |problem, _| (problem.dtype, problem.o_dtype) = (DType::F16, DType::Bf16)),
@@ -120,7 +120,7 @@ fn each_wrong_problem_is_refused() {
 #[test]
 fn wrong_options_devices_and_catalogues_are_refused() {
     let device = DeviceProps::h200();
-    let catalogue = Catalogue::of(Target::Sm90);
+    let catalogue = Catalogue::of(Target::Sm90a);
     let with = |device: &DeviceProps, catalogue: &Catalogue, splits| {
         plan(&problem(), &Options { splits, ..Options::default() }, device, catalogue)
     };
@@ -140,16 +140,16 @@ fn wrong_options_devices_and_catalogues_are_refused() {
     }
     // Kernels of one block shape only.
     let split_kv = |kernel: &splitkv::Kernel| !kernel.name.contains("sharedkv");
-    let split_kv = Catalogue::new(Target::Sm90, catalogue.kernels().iter().copied().filter(split_kv).collect());
+    let split_kv = Catalogue::new(Target::Sm90a, catalogue.kernels().iter().copied().filter(split_kv).collect());
     let options = Options { block_shape: Some(BlockShape::SharedKv), ..Options::default() };
     assert_refused(plan(&problem(), &options, &device, &split_kv), "block_shape", "shared_kv", "split_kv");
     let foreign = Catalogue::of(Target::Gfx950);
     assert_refused(with(&device, &foreign, Splits::Auto), "catalogue", "gfx950", "sm_90");
-    let empty = Catalogue::new(Target::Sm90, Vec::new());
+    let empty = Catalogue::new(Target::Sm90a, Vec::new());
     assert_refused(with(&device, &empty, Splits::Auto), "dtype", "bf16", "none");
     let is_attention = |kernel: &splitkv::Kernel| kernel.name.starts_with("attention");
     let attention = catalogue.kernels().iter().copied().filter(is_attention).collect();
-    let no_combine = Catalogue::new(Target::Sm90, attention);
+    let no_combine = Catalogue::new(Target::Sm90a, attention);
     assert!(with(&device, &no_combine, Splits::Exact(1)).is_ok());
     assert_refused(with(&device, &no_combine, Splits::Exact(2)), "catalogue", "no combine", "merge");
 

@@ -259,7 +259,7 @@ fn report_07_dirty_workspace() {
 #[test]
 fn report_08_length_beyond_the_table() {
     let device = DeviceProps::h200();
-    let catalogue = Catalogue::of(Target::Sm90);
+    let catalogue = Catalogue::of(Target::Sm90a);
     let problem = Problem::new(2, 8, 2, 1, 1025, 128, DType::Bf16);
     let tables = [PageTable::Device { width: 4 }, PageTable::Host { width: 4, pages: vec![0; 8] }];
     for table in tables {
@@ -625,9 +625,9 @@ fn report_23_repeated_call() {
 #[test]
 fn report_24_missing_split_path() {
     let device = DeviceProps::h200();
-    let whole = Catalogue::of(Target::Sm90);
+    let whole = Catalogue::of(Target::Sm90a);
     let is_attention = |kernel: &splitkv::Kernel| kernel.name.starts_with("attention");
-    let without = Catalogue::new(Target::Sm90, whole.kernels().iter().copied().filter(is_attention).collect());
+    let without = Catalogue::new(Target::Sm90a, whole.kernels().iter().copied().filter(is_attention).collect());
     // One long sequence, which splits where it can.
     let problem = Problem::new(1, 8, 1, 1, 65_536, 128, DType::Bf16);
     let with =

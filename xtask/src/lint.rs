@@ -15,7 +15,7 @@ const STABLE_PACKAGES: [&str; 5] =
     ["splitkv", "splitkv-tests", "splitkv-emulator", "splitkv-emulator-driver", "kernels-gpu"];
 
 /// One clippy run for each kind of device code.
-const DEVICE_TARGETS: [Target; 2] = [Target::Sm90, Target::Gfx950];
+const DEVICE_TARGETS: [Target; 4] = [Target::Sm90, Target::Sm90a, Target::Sm100f, Target::Gfx950];
 
 /// Runs everything; an error names what failed.
 pub(crate) fn lint() -> Result<()> {

@@ -31,7 +31,7 @@ struct Cli {
 #[derive(Args)]
 struct Targets {
     /// For this GPU architecture only (may be given several times) [default: all].
-    #[arg(long = "target", value_parser = parse_target, value_name = "sm_90|sm_100|gfx950")]
+    #[arg(long = "target", value_parser = parse_target, value_name = "sm_90|sm_90a|sm_100|sm_100f|gfx950")]
     targets: Vec<Target>,
 }
 

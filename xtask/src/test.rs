@@ -151,14 +151,14 @@ mod tests {
         let report = r#"{"suite":"properties","device":"cuda:0","cases":2000}
 {"suite":"reports","device":"cuda:0","cases":7}
 {"suite":"properties","device":"cuda:0","cases":5}
-{"suite":"properties","device":"emulator:sm_90","cases":3}
+{"suite":"properties","device":"emulator:sm_90a","cases":3}
 "#;
         let lines: Vec<String> = summary(report).unwrap().lines().map(str::to_owned).collect();
         let words = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines.len(), 4);
         assert_eq!(words(&lines[1]), ["cuda:0", "properties", "2005"]);
         assert_eq!(words(&lines[2]), ["cuda:0", "reports", "7"]);
-        assert_eq!(words(&lines[3]), ["emulator:sm_90", "properties", "3"]);
+        assert_eq!(words(&lines[3]), ["emulator:sm_90a", "properties", "3"]);
         assert_eq!(summary("").unwrap(), "No suite ran cases on a device.");
         assert!(summary("{}").is_err());
     }

@@ -108,9 +108,10 @@ fn props(device: &str, cuda: cust::device::Device) -> Result<DeviceProps> {
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let target = match major {
-        9 => Target::Sm90,
+        9 => Target::Sm90a,
+        10 => Target::Sm100f,
         // PTX for 10.0 is compiled for anything later.
-        10.. => Target::Sm100,
+        11.. => Target::Sm100,
         _ => {
             let found = format!("of compute capability {major}.{minor}");
             return Err(Error::UnsupportedArchitecture { device: device.into(), found });

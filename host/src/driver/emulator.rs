@@ -20,7 +20,10 @@ pub(super) const BACKEND: Backend = Backend { name: "emulator", list, open };
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn list() -> Result<Vec<Listed>> {
-    Ok(Target::ALL.map(|target| (target.name().into(), Ok(props(target)))).into())
+    // A target's kernels are among those of another that is based on it.
+    let is_base = |base: Target| Target::ALL.iter().any(|target| target.base() == Some(base));
+    let targets = Target::ALL.into_iter().filter(|target| !is_base(*target));
+    Ok(targets.map(|target| (target.name().into(), Ok(props(target)))).collect())
 }
 
 fn open(name: &str) -> Result<Arc<dyn Driver>> {
@@ -29,8 +32,8 @@ fn open(name: &str) -> Result<Arc<dyn Driver>> {
         return Err(Error::NoDevice { name: format!("emulator:{name}"), reason: format!("there are {known}") });
     };
     let arch = match target {
-        Target::Sm90 => Arch::Sm90,
-        Target::Sm100 => Arch::Sm100,
+        Target::Sm90 | Target::Sm90a => Arch::Sm90,
+        Target::Sm100 | Target::Sm100f => Arch::Sm100,
         Target::Gfx950 => Arch::Gfx950,
     };
     Ok(Arc::new(Emulator {

@@ -16,7 +16,7 @@ fn problem() -> Problem {
 
 fn make(problem: &Problem, splits: Splits) -> Plan {
     let options = Options { splits, ..Options::default() };
-    plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90)).unwrap()
+    plan(problem, &options, &DeviceProps::h200(), &Catalogue::of(Target::Sm90a)).unwrap()
 }
 
 /// Tensors that fit a problem.
@@ -56,8 +56,8 @@ fn argument(launched: &Launched, names: &[&str], name: &str) -> u64 {
 
 #[test]
 fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let mut problem = problem().causal(true).lse(true).o_dtype(DType::F32).kv_lens(KvLens::Host(vec![7, 1000]));
     // No kernel has this head dim: it is padded in the kernel, and in no memory.
     problem.head_dim_v = 104;
@@ -111,8 +111,8 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
 
 #[test]
 fn an_unsplit_plan_launches_one_kernel_and_an_empty_one_none() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let stream = device.stream().unwrap();
     let run = |problem: &Problem, splits| {
         let tensors = Tensors::new(&device, problem);
@@ -142,9 +142,9 @@ fn an_unsplit_plan_launches_one_kernel_and_an_empty_one_none() {
 
 #[test]
 fn bad_tensors_are_refused_by_name_before_anything_is_launched() {
-    let (device, recorder) = device(Target::Sm90);
-    let (other, _) = super::device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (other, _) = super::device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let stream = device.stream().unwrap();
     let problem = problem().lse(true).kv_lens(KvLens::Device);
     let good = Tensors::new(&device, &problem);
@@ -226,8 +226,8 @@ fn bad_tensors_are_refused_by_name_before_anything_is_launched() {
 
 #[test]
 fn tensors_that_were_not_planned_are_refused() {
-    let (device, _) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, _) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let stream = device.stream().unwrap();
     let mut executor = Executor::new(&device, &kernels, &make(&problem(), Splits::Auto)).unwrap();
     let tensors = Tensors::new(&device, &problem().lse(true).kv_lens(KvLens::Device));
@@ -240,9 +240,9 @@ fn tensors_that_were_not_planned_are_refused() {
 
 #[test]
 fn workspaces_are_checked() {
-    let (device, _) = device(Target::Sm90);
-    let (other, _) = super::device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, _) = device(Target::Sm90a);
+    let (other, _) = super::device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let plan = make(&problem(), Splits::Exact(3));
     let bytes = plan.workspace_bytes();
     let with = |buffer| Executor::with_workspace(&device, &kernels, &plan, buffer);
@@ -267,20 +267,20 @@ fn workspaces_are_checked() {
 
 #[test]
 fn plans_and_kernels_of_another_target_are_refused() {
-    let (hopper, _) = device(Target::Sm90);
+    let (hopper, _) = device(Target::Sm90a);
     let (cdna, _) = device(Target::Gfx950);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let plan = make(&problem(), Splits::Exact(3));
     let (name, text) = refused(Executor::new(&cdna, &kernels, &plan));
     assert_eq!(name, "kernels");
-    assert!(text.contains("given those for sm_90; allowed: those for gfx950"), "{text}");
+    assert!(text.contains("given those for sm_90a; allowed: those for gfx950"), "{text}");
 
     let mi355x = DeviceProps::mi355x();
     let foreign = crate::plan(&problem(), &Options::default(), &mi355x, &Catalogue::of(Target::Gfx950)).unwrap();
     assert_eq!(refused(Executor::new(&hopper, &kernels, &foreign)).0, "plan");
 
     let renamed = kernels.catalogue().kernels().iter().map(|&kernel| crate::Kernel { name: "other", ..kernel });
-    let catalogue = Catalogue::new(Target::Sm90, renamed.collect());
+    let catalogue = Catalogue::new(Target::Sm90a, renamed.collect());
     let renamed = crate::plan(&problem(), &Options::default(), &DeviceProps::h200(), &catalogue).unwrap();
     let (name, text) = refused(Executor::new(&hopper, &kernels, &renamed));
     assert_eq!(name, "plan");
@@ -289,8 +289,8 @@ fn plans_and_kernels_of_another_target_are_refused() {
 
 #[test]
 fn the_status_is_read_once() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let problem = problem().kv_lens(KvLens::Device);
     let tensors = Tensors::new(&device, &problem);
     let mut executor = Executor::new(&device, &kernels, &make(&problem, Splits::Auto)).unwrap();
@@ -315,8 +315,8 @@ fn call(device: &Device, kernels: &Kernels, shapes: [&[usize]; 3]) -> Result<(Te
 
 #[test]
 fn one_call_does_it_all() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, folder) = kernels(Target::Sm90a);
     let (o, lse) = call(&device, &kernels, [&[2, 3, 8, 128], &[2, 50, 4, 128], &[2, 50, 4, 128]]).unwrap();
     assert_eq!((o.shape(), o.dtype()), (&[2, 3, 8, 128][..], DType::F32));
     assert_eq!(lse.as_ref().unwrap().shape(), [2, 8, 3]);

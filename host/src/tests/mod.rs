@@ -17,7 +17,7 @@ use kernels_gpu::abi;
 
 use self::recorder::Recorder;
 use crate::manifest::{KernelEntry, Manifest};
-use crate::{Device, DeviceProps, Error, Kernels, Result, Target};
+use crate::{Catalogue, Device, DeviceProps, Error, Kernels, Result, Target};
 
 /// A device and what it remembers.
 fn device(target: Target) -> (Device, Arc<Recorder>) {
@@ -41,7 +41,7 @@ impl Folder {
     fn with_kernels(target: Target) -> Self {
         let folder = Self::new();
         folder.write(&manifest(target));
-        for kernel in abi::KERNELS {
+        for kernel in Catalogue::of(target).kernels() {
             fs::write(folder.0.join(format!("{}.bin", kernel.name)), kernel.name).unwrap();
         }
         folder
@@ -63,13 +63,14 @@ impl Drop for Folder {
 }
 
 fn manifest(target: Target) -> Manifest {
-    let entry = |kernel| KernelEntry::new(kernel, target, format!("{}.bin", kernel.name), 0);
+    let entry = |kernel: &abi::Kernel, target| KernelEntry::new(kernel, target, format!("{}.bin", kernel.name), 0);
+    let targets = [Some(target), target.base()].into_iter().flatten();
     Manifest {
         format: Manifest::FORMAT,
         abi_hash: Manifest::abi_hash(),
         source_hash: "5".repeat(32),
         compiler: "rustc".into(),
-        kernels: abi::KERNELS.iter().map(entry).collect(),
+        kernels: targets.flat_map(|target| target.kernels().map(move |kernel| entry(kernel, target))).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{Buffer, DType, Error, Executor, Inputs, KvLens, Options, Problem, Sp
 
 #[test]
 fn streams_hold_what_work_needs_until_they_are_synchronized() {
-    let (device, recorder) = device(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
     let stream = device.stream().unwrap();
     let buffer = Buffer::new(&device, 100).unwrap();
     stream.hold([buffer.hold()]).unwrap();
@@ -24,7 +24,7 @@ fn streams_hold_what_work_needs_until_they_are_synchronized() {
 
 #[test]
 fn streams_that_are_never_synchronized_let_go_of_what_is_done() {
-    let (device, recorder) = device(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
     let stream = device.stream().unwrap();
     let give = |count: usize| {
         for _ in 0..count {
@@ -42,8 +42,8 @@ fn streams_that_are_never_synchronized_let_go_of_what_is_done() {
 
 #[test]
 fn graphs_hold_what_they_captured_and_replay_it() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let problem = Problem::new(1, 8, 2, 1, 1000, 128, DType::Bf16).kv_lens(KvLens::Host(vec![900]));
     let options = Options { splits: Splits::Exact(2), ..Options::default() };
     let plan = plan(&problem, &options, device.props(), kernels.catalogue()).unwrap();
@@ -79,7 +79,7 @@ fn graphs_hold_what_they_captured_and_replay_it() {
 
 #[test]
 fn a_capture_that_fails_is_ended() {
-    let (device, recorder) = device(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
     let stream = device.stream().unwrap();
     let failed = stream.capture(|| Err(Error::argument("body", "a fault", "none")));
     assert_eq!(refused(failed).0, "body");
@@ -94,8 +94,8 @@ fn a_capture_that_fails_is_ended() {
 
 #[test]
 fn runs_on_another_stream_wait_for_the_last_one() {
-    let (device, recorder) = device(Target::Sm90);
-    let (kernels, _folder) = kernels(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
     let problem = Problem::new(1, 8, 2, 1, 1000, 128, DType::Bf16);
     let plan = plan(&problem, &Options::default(), device.props(), kernels.catalogue()).unwrap();
     let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
@@ -118,8 +118,8 @@ fn runs_on_another_stream_wait_for_the_last_one() {
 
 #[test]
 fn events_belong_to_a_device() {
-    let (device, _) = device(Target::Sm90);
-    let (other, _) = super::device(Target::Sm90);
+    let (device, _) = device(Target::Sm90a);
+    let (other, _) = super::device(Target::Sm90a);
     let (stream, foreign) = (device.stream().unwrap(), other.stream().unwrap());
     let (start, end) = (stream.record().unwrap(), stream.record().unwrap());
     assert_eq!(end.elapsed_since(&start).unwrap().as_micros(), 1500);

@@ -7,7 +7,7 @@ use crate::{Buffer, DType, Error, Target, Tensor};
 
 #[test]
 fn data_comes_back_in_the_order_of_the_shape() {
-    let (device, _) = device(Target::Sm90);
+    let (device, _) = device(Target::Sm90a);
     let data: Vec<i32> = (0..24).collect();
     let tensor = Tensor::from_host(&device, &data, &[2, 3, 4]).unwrap();
     assert_eq!((tensor.strides(), tensor.elements()), (&[12, 4, 1][..], 24));
@@ -27,7 +27,7 @@ fn data_comes_back_in_the_order_of_the_shape() {
 
 #[test]
 fn views_outside_are_refused() {
-    let (device, _) = device(Target::Sm90);
+    let (device, _) = device(Target::Sm90a);
     let buffer = Buffer::new(&device, 40).unwrap();
     let new = |offset, shape: &[usize], strides: &[usize]| {
         refused(Tensor::new(buffer.clone(), offset, DType::F32, shape, strides)).0
@@ -57,7 +57,7 @@ fn views_outside_are_refused() {
 
 #[test]
 fn buffers_check_ranges_and_memory() {
-    let (device, recorder) = device(Target::Sm90);
+    let (device, recorder) = device(Target::Sm90a);
     let buffer = Buffer::new(&device, 10).unwrap();
     assert_eq!(refused(buffer.write(8, &[0; 3])).0, "offset");
     assert_eq!(refused(buffer.read(usize::MAX, &mut [0; 3])).0, "offset");

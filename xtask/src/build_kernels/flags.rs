@@ -1,7 +1,7 @@
 //! How the compiler is called for each target: everything that decides the artefacts, apart from the
 //! sources, is in this file (the source hash covers it).
 
-use kernels_gpu::abi::{KERNELS, Kernel, Target, Vendor};
+use kernels_gpu::abi::{Kernel, Target, Vendor};
 
 /// The nightly that the kernels are tested with; `rust-toolchain.toml` names it too.
 pub(crate) const TESTED_COMPILER: &str = "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)";
@@ -24,11 +24,12 @@ pub(crate) fn triple(target: Target) -> &'static str {
     }
 }
 
-/// Flags for every crate of the device build, `core` included. The architecture is the portable one:
-/// kernels that need `sm_90a` or `sm_100a` are built for a target of their own.
+/// Flags for every crate of the device build, `core` included. The sources know the target by
+/// `cfg(splitkv_target = "...")`.
 pub(crate) fn shared(target: Target) -> Vec<String> {
     let mut flags = vec![format!("-Ctarget-cpu={}", target.name())];
-    if target == Target::Sm90 {
+    flags.push(format!("--cfg=splitkv_target=\"{}\"", target.name()));
+    if matches!(target, Target::Sm90 | Target::Sm90a) {
         // Matrix products of e4m3 need PTX 8.4 (CUDA 12.4); LLVM's own choice for the architecture is older.
         flags.push("-Ctarget-feature=+ptx84".into());
     }
@@ -47,7 +48,7 @@ pub(crate) fn kernels(target: Target) -> Vec<String> {
 
 /// Launch bounds of every kernel, as LLVM's `-forceattrs-csv-path` reads them: `function,attribute=value`.
 pub(crate) fn launch_bounds(target: Target) -> String {
-    KERNELS.iter().flat_map(|kernel| kernel_bounds(kernel, target.vendor()).map(|line| line + "\n")).collect()
+    target.kernels().flat_map(|kernel| kernel_bounds(kernel, target.vendor()).map(|line| line + "\n")).collect()
 }
 
 fn kernel_bounds(kernel: &Kernel, vendor: Vendor) -> [String; 2] {
@@ -76,18 +77,20 @@ mod tests {
     fn bounds_follow_the_abi_table() {
         let nvidia = launch_bounds(Target::Sm90);
         let amd = launch_bounds(Target::Gfx950);
-        for kernel in KERNELS {
+        for kernel in Target::Sm90.kernels() {
             let threads = kernel.threads(Vendor::Nvidia);
             assert!(nvidia.contains(&format!("{},nvvm.maxntid={threads}\n", kernel.name)));
+        }
+        for kernel in Target::Gfx950.kernels() {
             let threads = kernel.threads(Vendor::Amd);
             assert!(amd.contains(&format!("{},amdgpu-flat-work-group-size={threads},{threads}\n", kernel.name)));
         }
-        for kernel in KERNELS {
+        for kernel in Target::Gfx950.kernels() {
             let (blocks, threads) = (kernel.min_blocks(Vendor::Amd), kernel.threads(Vendor::Amd));
             assert!(blocks * kernel.shared_bytes(Vendor::Amd) <= AMD_LDS_BYTES, "{}", kernel.name);
             assert!(blocks * threads / 64 <= AMD_SIMDS * AMD_WAVES_PER_SIMD, "{}", kernel.name);
         }
-        assert_eq!(nvidia.lines().count(), 2 * KERNELS.len());
+        assert_eq!(nvidia.lines().count(), 2 * Target::Sm90.kernels().count());
         // 128 threads are 2 wavefronts; 8 such blocks are 16 on 4 SIMDs; 1 KiB of LDS limits nothing.
         assert!(amd.contains("combine,amdgpu-waves-per-eu=4,8\n"));
     }

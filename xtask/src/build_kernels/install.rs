@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use kernels_gpu::abi::{KERNELS, Target, Vendor};
+use kernels_gpu::abi::{Target, Vendor};
 use splitkv::manifest::KernelEntry;
 
 use super::ptx;
@@ -29,7 +29,7 @@ pub(super) fn install(target: Target, artefact: &Path, out: &Path) -> Result<Vec
 fn install_ptx(target: Target, ptx: &Path, folder: &Path) -> Result<Vec<KernelEntry>> {
     let mut modules = ptx::split(&fs::read_to_string(ptx)?)?;
     let mut entries = Vec::new();
-    for kernel in KERNELS {
+    for kernel in target.kernels() {
         let Some(module) = modules.remove(kernel.name) else { bail!("the PTX has no kernel {}", kernel.name) };
         let bound = format!(".maxntid {}", kernel.threads(target.vendor()));
         ensure!(module.text.contains(&bound), "{} was compiled without its launch bound `{bound}`", kernel.name);
@@ -49,7 +49,7 @@ fn install_code_object(target: Target, elf: &Path, folder: &Path) -> Result<Vec<
     let mut found: BTreeMap<_, _> =
         code_object::kernels(&elf)?.into_iter().map(|kernel| (kernel.name.clone(), kernel)).collect();
     let mut entries = Vec::new();
-    for kernel in KERNELS {
+    for kernel in target.kernels() {
         let Some(metadata) = found.remove(kernel.name) else { bail!("the code object has no kernel {}", kernel.name) };
         let (bound, threads) = (metadata.max_flat_workgroup_size, kernel.threads(target.vendor()));
         ensure!(bound == threads, "{} was compiled for {bound} threads, not {threads}", kernel.name);

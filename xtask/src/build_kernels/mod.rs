@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use kernels_gpu::abi::{KERNELS, Target};
+use kernels_gpu::abi::Target;
 use splitkv::manifest::{KernelEntry, Manifest, source_hash};
 
 use crate::progress::{Progress, Task};
@@ -32,12 +32,12 @@ pub(crate) struct KernelBuilder {
 impl KernelBuilder {
     /// All targets, into `target/kernels`.
     pub(crate) fn new() -> Self {
-        Self { targets: Target::ALL.to_vec(), out: target_dir().join("kernels") }
+        Self { targets: with_kernels(&Target::ALL), out: target_dir().join("kernels") }
     }
 
     /// These targets instead of all.
     pub(crate) fn targets(mut self, targets: &[Target]) -> Self {
-        self.targets = Target::ALL.into_iter().filter(|target| targets.contains(target)).collect();
+        self.targets = with_kernels(targets);
         self
     }
 
@@ -61,7 +61,7 @@ impl KernelBuilder {
         let fresh = fresh_entries(&out, &manifest);
         let wanted = |entry: &&KernelEntry| self.targets.iter().any(|target| target.name() == entry.target);
         let found = fresh.iter().filter(wanted).count();
-        if found == self.targets.len() * KERNELS.len() {
+        if found == self.targets.iter().map(|target| target.kernels().count()).sum::<usize>() {
             eprintln!("{found} kernels up to date in {}", out.display());
             return Ok(out);
         }
@@ -99,6 +99,11 @@ impl KernelBuilder {
         eprintln!("{} kernels in {}", manifest.kernels.len(), out.display());
         Ok(out)
     }
+}
+
+/// Those of `targets` that there are kernels for, in the order of the table.
+fn with_kernels(targets: &[Target]) -> Vec<Target> {
+    Target::ALL.into_iter().filter(|t| targets.contains(t) && t.kernels().next().is_some()).collect()
 }
 
 /// The compiler's name and version. One other than the tested one gets a warning, a stable one an error.
@@ -148,6 +153,8 @@ fn build_target(target: Target, core: &CoreSource, out: &Path, task: &Task) -> R
 
 #[cfg(test)]
 mod tests {
+    use kernels_gpu::abi::KERNELS;
+
     use super::*;
 
     #[test]
