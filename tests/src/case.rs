@@ -163,6 +163,8 @@ pub enum Shape {
     SplitKv,
     /// Each has other query rows.
     SharedKv,
+    /// Each has a role, over tensor memory.
+    Tcgen05,
 }
 
 /// How tensors lie in their buffers.

@@ -102,6 +102,7 @@ pub fn options(case: &Case) -> Options {
     let block_shape = case.block_shape.map(|shape| match shape {
         Shape::SplitKv => BlockShape::SplitKv,
         Shape::SharedKv => BlockShape::SharedKv,
+        Shape::Tcgen05 => BlockShape::Tcgen05,
     });
     Options { splits, q_tiles: case.q_tiles, block_shape, ..Options::default() }
 }

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 
 /// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
 #[inline(always)]
-fn normalise<E: Element>(max: f32, sum: f32) -> (f32, f32) {
+pub(super) fn normalise<E: Element>(max: f32, sum: f32) -> (f32, f32) {
     if max == f32::NEG_INFINITY {
         return (max, 0.0);
     }

@@ -13,7 +13,11 @@ mod partials;
 mod schedule;
 mod sequence;
 mod softmax;
+#[cfg(splitkv_target = "sm_100f")]
+mod tensor_memory;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
 pub(crate) use partials::merge_partials;
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) use tensor_memory::tensor_memory;
