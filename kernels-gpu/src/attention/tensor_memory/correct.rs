@@ -8,6 +8,7 @@ use super::{Block, Kernel, Parities, Units, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{OUTPUTS, ROWS, STREAMS, barrier};
 use crate::gpu::tcgen05::{self, LOAD};
+use crate::gpu::math::opaque;
 use crate::gpu::{math, thread, warp};
 
 /// Corrects and writes all units.
@@ -31,7 +32,7 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
     };
     let (mut units, mut outputs_parity) = (Units::new(a), 0);
     // SAFETY: the caller's promise.
-    while let Some((unit, tiles)) = unsafe { units.next::<K>(a) } {
+    while let Some((_, tiles)) = unsafe { units.next::<K>(a) } {
         let items = K::items(tiles);
         let mut item = 0;
         while item < items {
@@ -61,6 +62,8 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             outputs_parity ^= 1;
         }
         // SAFETY: the caller's promise.
+        let unit = unsafe { units.last::<K>(a) };
+        // SAFETY: the caller's promise.
         let output = UnitOutput::new(*a, unit, unsafe { descale::of_v::<K::E>(a, &unit) });
         for tile in 0..K::Q_TILES {
             // With one tile, the streams have seen other keys of its rows.
@@ -78,7 +81,8 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             let inverse = inverse * output.descale;
             let (lse, factor) = with_sink(lse, target.sink);
             let mut dim = 0;
-            while dim < K::V {
+            // Rolled: its stores are long.
+            while dim < opaque(K::V) {
                 let mut out = [0.0; LOAD];
                 // SAFETY: all lanes are here; so many streams have outputs.
                 unsafe {

@@ -10,8 +10,6 @@ use crate::gpu::{Chunk, QuerySource, copy, mbarrier, page_offset, thread, warp};
 
 /// Bytes that one copy moves.
 const PIECE: u32 = 16;
-/// Copies of a thread whose addresses are found side by side.
-const UNROLL: u32 = 4;
 
 /// Copies all that the block's units need, in the order in which the products take it: Q, then the first K, then of each
 /// tile the next one's K and its own V.
@@ -38,15 +36,18 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             }
             copies.begun(block.barrier::<K>(barrier::Q_FULL));
             q_parity ^= 1;
-            let mut chunk = unit.chunk(a, unit.begin, K::SIZES, K::PAGED);
-            copy_k::<K>(block, &chunk, thread, &mut k, &mut copies);
-            for tile in 0..tiles {
-                let this = chunk;
-                if tile + 1 < tiles {
-                    chunk = unit.chunk(a, unit.begin + (tile + 1) * TOKENS, K::SIZES, K::PAGED);
-                    copy_k::<K>(block, &chunk, thread, &mut k, &mut copies);
+            // Step `s` copies K of tile `s` and V of the one before.
+            let mut step = 0;
+            while step <= tiles {
+                let token = unit.begin + step * TOKENS;
+                if step < tiles {
+                    copy_k::<K>(block, &unit.chunk(a, token, K::SIZES, K::PAGED), thread, &mut k, &mut copies);
                 }
-                copy_v::<K>(block, &this, thread, &mut v, &mut copies);
+                if step > 0 {
+                    let before = opaque(token) - TOKENS;
+                    copy_v::<K>(block, &unit.chunk(a, before, K::SIZES, K::PAGED), thread, &mut v, &mut copies);
+                }
+                step += 1;
             }
             copies.finish();
         }
@@ -125,19 +126,16 @@ unsafe fn copy_tile(shared: u32, tile: u32, row_bytes: u32, thread: u32, row: im
     let mut item = thread;
     // Rolled: there are many, and what finds a row is long.
     while item < opaque(tile / PIECE) {
-        for i in 0..UNROLL {
-            let item = item + i * LOADERS;
-            let (at, piece) = (item / pieces, item % pieces);
-            let place = piece / 8 * BLOCK_BYTES + at * 128 + (piece % 8 ^ at % 8) * PIECE;
-            let inside = piece * PIECE < row_bytes;
-            let (from, bytes) = match row(at) {
-                Some(start) if inside => (start.wrapping_add((piece * PIECE) as usize), PIECE),
-                _ => (core::ptr::null(), 0),
-            };
-            // SAFETY: the caller's promise; of a piece that does not exist nothing is read.
-            unsafe { copy::copy_16_zero_fill(shared + place, from, bytes) };
-        }
-        item += UNROLL * LOADERS;
+        let (at, piece) = (item / pieces, item % pieces);
+        let place = piece / 8 * BLOCK_BYTES + at * 128 + (piece % 8 ^ at % 8) * PIECE;
+        let inside = piece * PIECE < row_bytes;
+        let (from, bytes) = match row(at) {
+            Some(start) if inside => (start.wrapping_add((piece * PIECE) as usize), PIECE),
+            _ => (core::ptr::null(), 0),
+        };
+        // SAFETY: the caller's promise; of a piece that does not exist nothing is read.
+        unsafe { copy::copy_16_zero_fill(shared + place, from, bytes) };
+        item += LOADERS;
     }
 }
 

@@ -19,6 +19,7 @@ use crate::abi::tcgen05::{COLUMNS, ROWS, STREAMS, SharedMap, TOKENS, barrier};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
 use crate::gpu::tcgen05::{self, Operand};
+use crate::gpu::math::opaque;
 use crate::gpu::tile::Element;
 use crate::gpu::{Float2, mbarrier, shared, thread, warp, warpgroup};
 use core::marker::PhantomData;
@@ -44,7 +45,7 @@ const GROUP: u32 = ROWS / warp::SIZE;
 const LOADERS: u32 = (role::END - role::LOAD) * warp::SIZE;
 
 /// Registers of a thread of softmax, of correction, and of the other roles: those of a multiprocessor shared out.
-const REGISTERS: [u32; 3] = [192, 80, 48];
+const REGISTERS: [u32; 3] = [176, 88, 72];
 const _: () = assert!((2 * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) * ROWS <= 64 << 10);
 
 /// What a kernel was compiled for.
@@ -203,8 +204,19 @@ impl Units {
         }
         // SAFETY: the index is in range; the caller's promise.
         let unit = unsafe { Unit::new(a, self.next, K::SIZES) };
-        self.next = self.next.saturating_add(thread::grid_dim_x());
+        // Units and blocks are below 2^31 each.
+        self.next += thread::grid_dim_x();
         Some((unit, (unit.end - unit.begin).div_ceil(TOKENS)))
+    }
+
+    /// The unit that [`Self::next`] gave last, found anew in place of being kept: registers are few.
+    ///
+    /// # Safety
+    /// As for [`Self::next`], which gave one.
+    #[inline(always)]
+    unsafe fn last<K: Kernel>(&self, a: &AttentionArguments) -> Unit {
+        // SAFETY: the caller's promise.
+        unsafe { Unit::new(a, opaque(self.next) - thread::grid_dim_x(), K::SIZES) }
     }
 }
 

@@ -73,9 +73,10 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block, strea
             }
             scaling.apply(&mut scores);
             if mask.hides(token, TOKENS) {
+                let (begin, end) = (begin.saturating_sub(token), end.saturating_sub(token));
                 for i in 0..LOADS {
                     for j in 0..LOAD {
-                        let key = token + (i * LOAD + j) as u32;
+                        let key = (i * LOAD + j) as u32;
                         if key < begin || key >= end {
                             scores[i][j] = f32::NEG_INFINITY;
                         }
