@@ -19,6 +19,7 @@ pub mod case;
 pub mod compare;
 pub mod data;
 pub mod feature;
+pub mod fp8;
 pub mod gauge;
 pub mod histogram;
 pub mod instructions;

@@ -4,14 +4,13 @@
 use std::sync::Mutex;
 
 use splitkv::{DType, Error, Executor, Inputs, Options, Tensor, plan};
-use splitkv_tests::case::{Case, Data, Known, Kv, Lengths, Queries, Shape, Splits};
-use splitkv_tests::compare::{Output, compare};
+use splitkv_tests::case::{Case, Known, Kv, Lengths, Queries, Splits};
 use splitkv_tests::data::Tensors;
+use splitkv_tests::fp8::{DECODE, Gates, PEAKED, RANDOM, SHAPES, check, e4m3, right};
 use splitkv_tests::gauge::Needed;
-use splitkv_tests::launch::{Bits, Launch, plan_case, run};
+use splitkv_tests::launch::{Launch, plan_case, run};
 use splitkv_tests::numeric::Format;
 use splitkv_tests::site::{self, Site, sites};
-use splitkv_tests::tolerance::{Row, largest};
 
 /// While a GPU's stream is captured, no other thread may wait for the device, as copies do: there, one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -21,59 +20,10 @@ fn suite(name: &str, body: impl Fn(&Site) -> usize) {
     site::suite(name, body);
 }
 
-/// A case of e4m3 in head dims 192/128.
-fn e4m3(batch: usize, sq: usize, sk: usize, kv_heads: usize, group: usize) -> Case {
-    let (head_dim_qk, head_dim_v, format) = (192, 128, Format::E4m3);
-    Case { head_dim_qk, head_dim_v, format, ..Case::new(batch, sq, sk, kv_heads, group) }
-}
-
 /// Tokens, of which an emulator gets fewer.
 fn thinned(site: &Site, tokens: usize) -> usize {
     const STEP: usize = 128;
     if site.is_emulated() && tokens > 4 * STEP { tokens % STEP + 3 * STEP } else { tokens }
-}
-
-/// What is asked of the whole output.
-struct Gates {
-    /// The least cosine of a row and its reference.
-    cosine: f64,
-    /// The largest relative error of the LSE. (FP8 matrix units that accumulate in fewer bits than fp32 give 3e-4 to
-    /// 1e-3 on large scores.)
-    lse: f64,
-}
-
-const RANDOM: Gates = Gates { cosine: 0.98, lse: 1e-4 };
-const DECODE: Gates = Gates { cosine: 0.99, ..RANDOM };
-const PEAKED: Gates = Gates { lse: 2e-3, ..RANDOM };
-
-/// Runs a case, and compares it with f64 attention on the dequantised values: row by row as all formats, and by `gates`.
-#[track_caller]
-fn right(site: &Site, case: &Case, gates: &Gates) -> Bits {
-    let tensors = Tensors::new(case);
-    let (bits, _) = run(site, case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
-    let (expected, output) = (tensors.expected(case), bits.output(case));
-    check(case, &expected, &output, gates);
-    compare(case, &expected, &output).unwrap_or_else(|error| panic!("{error}\n{case}"));
-    bits
-}
-
-#[track_caller]
-fn check(case: &Case, expected: &[Row], output: &Output, gates: &Gates) {
-    let most = largest(expected.iter().flat_map(|row| row.o.iter().copied()));
-    let lse = output.lse.as_ref().expect("asked for");
-    for (row, ((got, want), index)) in output.o.iter().zip(expected).zip(case.lse_rows()).enumerate() {
-        let error = largest(got.iter().zip(&want.o).map(|(got, want)| got - want));
-        assert!(error <= 0.08 * most, "row {row}: error {error}, largest {most}\n{case}");
-        if want.lse == f64::NEG_INFINITY {
-            assert!(got.iter().all(|o| *o == 0.0) && lse[index] == f64::NEG_INFINITY, "row {row} saw a key\n{case}");
-            continue;
-        }
-        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let cosine = dot(got, &want.o) / (dot(got, got) * dot(&want.o, &want.o)).sqrt();
-        assert!(cosine > gates.cosine, "row {row}: cosine {cosine}\n{case}");
-        let error = (lse[index] - want.lse).abs();
-        assert!(error <= gates.lse * want.lse.abs().max(1.0), "row {row}: LSE {} for {}\n{case}", lse[index], want.lse);
-    }
 }
 
 fn all_right(site: &Site, gates: &Gates, cases: impl IntoIterator<Item = Case>) -> usize {
@@ -84,8 +34,6 @@ fn all_right(site: &Site, gates: &Gates, cases: impl IntoIterator<Item = Case>) 
     }
     count
 }
-
-const SHAPES: [Option<Shape>; 2] = [Some(Shape::SplitKv), Some(Shape::SharedKv)];
 
 /// Queries and KV tokens, with the splits that they are tried with.
 #[test]
@@ -215,90 +163,6 @@ fn rows_without_keys() {
         });
         all_right(site, &RANDOM, cases)
     });
-}
-
-/// The largest relative error of O where V is 1, so that O should be 1 whatever the scores are.
-#[track_caller]
-fn error_of_ones(site: &Site, case: &Case) -> f64 {
-    let case = Case { data: Data::Ones, output: Format::F32, ..case.clone() };
-    let tensors = Tensors::new(&case);
-    let (bits, _) = run(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
-    // 1 over V's factor is not exact in e4m3.
-    let descale = f64::from(tensors.descales[2][0]);
-    let one = Format::E4m3.round(1.0 / descale) * descale;
-    largest(bits.output(&case).o.iter().flatten().map(|o| o / one - 1.0))
-}
-
-/// Few query heads, scores of any size: weights neither saturate nor lose their sum.
-///
-/// Weights are rounded for the product with V, and summed unrounded. Where a row has many keys of like weight, or one
-/// that outweighs all, V = 1 gives 1 within 1 %. Where it has a few (scores six times as large), their errors do not
-/// average out: 1.4 % were seen, and the rounding of e4m3 alone bounds it by 2^-4.
-#[test]
-fn report_17_weights_that_saturate() {
-    suite("fp8::report_17_weights_that_saturate", |site| {
-        let mut cases = 0;
-        for sk in [128, 129, 511, 1024] {
-            for (factor, gates, ones) in [
-                (0.0, DECODE, 0.01),
-                (0.05, DECODE, 0.01),
-                (1.0, DECODE, 0.01),
-                (6.0, PEAKED, 0.02),
-                (200.0, PEAKED, 0.01),
-                (-200.0, PEAKED, 0.01),
-            ] {
-                for splits in [Splits::Exact(1), Splits::Exact(3)] {
-                    let scale = Some(factor / 128f32.sqrt());
-                    for block_shape in SHAPES {
-                        let case = Case { head_dim_qk: 128, scale, splits, block_shape, ..e4m3(1, 1, sk, 1, 6) };
-                        right(site, &case, &gates);
-                        let error = error_of_ones(site, &case);
-                        assert!(error < ones, "{error}\n{case}");
-                        cases += 2;
-                    }
-                }
-            }
-        }
-        cases
-    });
-}
-
-/// Factors of K and V that are ignored would show: each is another one, and so is Q's.
-#[test]
-fn report_15_factors_that_are_ignored() {
-    suite("fp8::report_15_factors_that_are_ignored", |site| {
-        let mut cases = 0;
-        for per_head in (0..8).map(|bits| [0, 1, 2].map(|bit| bits >> bit & 1 == 1)) {
-            for splits in [Splits::Exact(1), Splits::Exact(2)] {
-                let case = Case { per_head, splits, ..e4m3(2, 3, 200, 2, 2) };
-                let mut tensors = Tensors::new(&case);
-                let mut scale = |tensor: usize, factor: f32| {
-                    tensors.descales[tensor].iter_mut().for_each(|descale| *descale *= factor);
-                };
-                // K's first factor becomes 0.25, V's 0.5.
-                scale(1, 0.25 / 0.375);
-                scale(2, 0.5 / 0.75);
-                assert_eq!((tensors.descales[1][0], tensors.descales[2][0]), (0.25, 0.5));
-                let (bits, _) = run(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
-                check(&case, &tensors.expected(&case), &bits.output(&case), &RANDOM);
-                cases += 1;
-            }
-        }
-        cases
-    });
-}
-
-/// Only e4m3 has a name; bytes of another 8-bit format cannot be given as it by mistake of a name.
-#[test]
-fn report_16_other_formats_are_refused() {
-    for name in ["e4m3fnuz", "float8_e4m3fnuz", "e5m2", "float8_e5m2", "e5m2fnuz", "float8_e5m2fnuz"] {
-        let Err(Error::Argument { argument, given, allowed }) = name.parse::<DType>() else {
-            panic!("{name} is taken");
-        };
-        assert_eq!((argument, given.as_str()), ("dtype", name));
-        assert!(allowed.contains("e4m3"), "{allowed}");
-    }
-    assert_eq!("float8_e4m3fn".parse::<DType>().ok(), Some(DType::E4m3));
 }
 
 /// A captured launch follows the factors: they are read on the device.
