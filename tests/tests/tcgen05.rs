@@ -27,9 +27,9 @@ fn first() {
     suite("tcgen05::first", |site| {
         for q_tiles in [1, 2] {
             for format in [Format::Bf16, Format::F16] {
-                for (qk, v) in [(64, 64), (128, 128), (192, 128), (80, 72)] {
-                    check(site, &Case { head_dim_qk: qk, head_dim_v: v, format, ..base(q_tiles) });
-                    check(site, &Case { head_dim_qk: qk, head_dim_v: v, format, kv: Kv::Paged { page_size: 16, shared: 0, spare: 0, known: Known::Device }, ..base(q_tiles) });
+                for (qk, v) in [(64, 64), (128, 128), (192, 128), (120, 104)] {
+                    check(site, &Case { head_dim_qk: qk, head_dim_v: v, format, output: format, ..base(q_tiles) });
+                    check(site, &Case { head_dim_qk: qk, head_dim_v: v, format, output: format, kv: Kv::Paged { page_size: 16, shared: 0, spare: 0, known: Known::Device }, ..base(q_tiles) });
                 }
             }
         }
@@ -62,31 +62,6 @@ fn e4m3() {
         check(site, &base);
         check(site, &Case { data: Data::Peaked, sq: 30, sk: 700, ..base.clone() });
         check(site, &Case { splits: Splits::Exact(3), per_head: [true; 3], kv: Kv::Paged { page_size: 16, shared: 0, spare: 0, known: Known::Device }, ..base.clone() });
-        1
-    });
-}
-
-#[test]
-fn debug() {
-    suite("tcgen05::debug", |site| {
-        for sk in [2] {
-            for shape in [Shape::Tcgen05, Shape::SharedKv] {
-                let case = Case { sk, format: Format::E4m3, output: Format::F32, head_dim_qk: 192, head_dim_v: 128, block_shape: Some(shape), ..base(1) };
-                let tensors = Tensors::new(&case);
-                let mut launch = Launch::new(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
-                launch.run().unwrap_or_else(|error| panic!("{error}\n{case}"));
-                let bits = launch.read().unwrap_or_else(|error| panic!("{error}\n{case}"));
-                let expected = tensors.expected(&case);
-                let out = bits.output(&case);
-                let v = &tensors.decoded(&case)[2];
-                let d = tensors.descales[2][0] as f64;
-                eprintln!("v0 {:?} v1 {:?} d {d} o {:?} e {:?}", &v[..6], &v[128..134], &out.o[0][..6], &expected[0].o[..6]);
-                for (row, (o, e)) in out.o.iter().zip(&expected).enumerate() {
-                    let worst = o.iter().zip(&e.o).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                    eprintln!("{sk} {shape:?} row {row}: {worst} of {} ({}) lse {:?} {}", e.o_tolerance, e.o[0], out.lse.as_ref().map(|l| l[row]), e.lse);
-                }
-            }
-        }
         1
     });
 }

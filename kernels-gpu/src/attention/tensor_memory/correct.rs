@@ -7,9 +7,12 @@ use super::super::softmax::finite;
 use super::{Block, Kernel, Parities, Units, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{OUTPUTS, ROWS, STREAMS, barrier};
-use crate::gpu::tcgen05::{self, LOAD};
+use crate::gpu::tcgen05;
 use crate::gpu::math::opaque;
 use crate::gpu::{math, thread, warp};
+
+/// Columns of a load.
+const LOAD: usize = 16;
 
 /// Corrects and writes all units.
 ///
@@ -87,16 +90,16 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
                 // SAFETY: all lanes are here; so many streams have outputs.
                 unsafe {
                     if count > 0 {
-                        out = tcgen05::load(outputs(parts[0].0) + dim);
-                        tcgen05::wait_loads(&mut out);
+                        out = tcgen05::load_16(outputs(parts[0].0) + dim);
+                        tcgen05::wait_loads_16(&mut out);
                     }
                     if K::Q_TILES == 1 {
                         for i in 0..LOAD {
                             out[i] *= weights[0];
                         }
                         if count > 1 {
-                            let mut more = tcgen05::load(outputs(1) + dim);
-                            tcgen05::wait_loads(&mut more);
+                            let mut more = tcgen05::load_16(outputs(1) + dim);
+                            tcgen05::wait_loads_16(&mut more);
                             for i in 0..LOAD {
                                 out[i] = math::fma(weights[1], more[i], out[i]);
                             }
@@ -122,15 +125,16 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
 #[inline(always)]
 unsafe fn rescale<K: Kernel>(columns: u32, factor: f32) {
     let mut dim = 0;
-    while dim < K::V {
+    // Rolled: registers are few.
+    while dim < opaque(K::V) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut out = tcgen05::load(columns + dim);
-            tcgen05::wait_loads(&mut out);
+            let mut out = tcgen05::load_16(columns + dim);
+            tcgen05::wait_loads_16(&mut out);
             for i in 0..LOAD {
                 out[i] *= factor;
             }
-            tcgen05::store(columns + dim, &out);
+            tcgen05::store_16(columns + dim, &out.map(f32::to_bits));
         }
         dim += LOAD as u32;
     }

@@ -28,7 +28,7 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             if tiles == 0 {
                 continue;
             }
-            mbarrier::wait(block.barrier::<K>(barrier::Q_EMPTY), q_parity ^ 1);
+            copies.wait_for_room(block.barrier::<K>(barrier::Q_EMPTY), q_parity ^ 1);
             let source = QueryRows { a: *a, unit, element: K::SIZES.element };
             for tile in 0..K::Q_TILES {
                 let to = block.shared + K::MAP.q + tile * K::MAP.qk_tile;
@@ -68,7 +68,7 @@ unsafe fn copy_k<K: Kernel>(block: &Block, chunk: &Chunk, thread: u32, turn: &mu
     };
     // SAFETY: the caller's promise.
     unsafe {
-        mbarrier::wait(block.barrier::<K>(barrier::K_EMPTY + stage), parity ^ 1);
+        copies.wait_for_room(block.barrier::<K>(barrier::K_EMPTY + stage), parity ^ 1);
         let to = block.shared + K::MAP.k + stage * K::MAP.qk_tile;
         copy_tile(to, K::MAP.qk_tile, chunk.k_bytes, thread, rows);
     }
@@ -91,7 +91,7 @@ unsafe fn copy_v<K: Kernel>(block: &Block, chunk: &Chunk, thread: u32, turn: &mu
     };
     // SAFETY: the caller's promise.
     unsafe {
-        mbarrier::wait(block.barrier::<K>(barrier::V_EMPTY + stage), parity ^ 1);
+        copies.wait_for_room(block.barrier::<K>(barrier::V_EMPTY + stage), parity ^ 1);
         let to = block.shared + K::MAP.v + stage * K::MAP.v_tile;
         copy_tile(to, K::MAP.v_tile, chunk.v_bytes, thread, rows);
     }
@@ -163,16 +163,34 @@ impl Copies {
         self.barrier = barrier;
     }
 
+    /// Waits until a place may be overwritten. Who is to say so may wait for the copies under way: if it is not so at
+    /// once, they come first.
+    ///
+    /// # Safety
+    /// As for [`Self::begun`], and for [`mbarrier::wait`].
+    #[inline(always)]
+    unsafe fn wait_for_room(&mut self, barrier: u32, parity: u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !mbarrier::has_ended(barrier, parity) {
+                self.finish();
+                mbarrier::wait(barrier, parity);
+            }
+        }
+    }
+
     /// Waits for all copies.
     ///
     /// # Safety
     /// As for [`Self::begun`].
     #[inline(always)]
     unsafe fn finish(&mut self) {
-        copy::wait_for_oldest::<2>();
-        mbarrier::fence_async_proxy();
-        // SAFETY: the caller's promise.
-        unsafe { mbarrier::arrive(self.barrier) };
-        self.barrier = 0;
+        if self.barrier != 0 {
+            copy::wait_for_oldest::<2>();
+            mbarrier::fence_async_proxy();
+            // SAFETY: the caller's promise.
+            unsafe { mbarrier::arrive(self.barrier) };
+            self.barrier = 0;
+        }
     }
 }

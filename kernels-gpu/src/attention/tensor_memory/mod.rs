@@ -45,7 +45,7 @@ const GROUP: u32 = ROWS / warp::SIZE;
 const LOADERS: u32 = (role::END - role::LOAD) * warp::SIZE;
 
 /// Registers of a thread of softmax, of correction, and of the other roles: those of a multiprocessor shared out.
-const REGISTERS: [u32; 3] = [176, 88, 72];
+const REGISTERS: [u32; 3] = [176, 80, 80];
 const _: () = assert!((2 * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) * ROWS <= 64 << 10);
 
 /// What a kernel was compiled for.

@@ -5,11 +5,12 @@ use super::super::softmax::{Mask, Scaling, finite};
 use super::{Block, Kernel, Units, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{ROWS, SCORES, STREAMS, TOKENS, barrier};
-use crate::gpu::tcgen05::{self, LOAD, Operand};
+use crate::gpu::tcgen05::{self, Operand};
 use crate::gpu::tile::Element;
 use crate::gpu::{Float2, math, thread, warp};
 
-/// Loads that make a row of scores.
+/// Columns of a load, and loads that make a row of scores.
+const LOAD: usize = 32;
 const LOADS: usize = TOKENS as usize / LOAD;
 
 /// How far the maximum may rise before outputs are rescaled to it, as a logarithm to base 2: weights stay far within the
@@ -65,10 +66,10 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block, strea
                 scores_parity ^= 1;
                 tcgen05::fence_after();
                 for i in 0..LOADS {
-                    scores[i] = tcgen05::load(columns + (i * LOAD) as u32);
+                    scores[i] = tcgen05::load_32(columns + (i * LOAD) as u32);
                 }
                 for i in 0..LOADS {
-                    tcgen05::wait_loads(&mut scores[i]);
+                    tcgen05::wait_loads_32(&mut scores[i]);
                 }
             }
             scaling.apply(&mut scores);

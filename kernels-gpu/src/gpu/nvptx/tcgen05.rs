@@ -9,8 +9,6 @@ use super::math;
 use super::tile::{Bf16, E4m3, Element, F16};
 use core::arch::asm;
 
-/// Columns of one load.
-pub(crate) const LOAD: usize = 32;
 /// Columns of the first operand that one product takes from tensor memory.
 pub(crate) const OPERAND_COLUMNS: u32 = 8;
 
@@ -79,103 +77,57 @@ pub(crate) unsafe fn commit(barrier: u32) {
     }
 }
 
-/// Loads 32 columns of the lane that the thread stands for. They are there after [`wait_loads`].
-///
-/// # Safety
-/// Every lane of the warp reaches this call with the same address, of the first of the warp's lanes: 32 times its number
-/// modulo 4. The columns are allocated and were written.
-#[inline(always)]
-pub(crate) unsafe fn load(address: u32) -> [f32; LOAD] {
-    let mut values = [0.0; LOAD];
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("tcgen05.ld.sync.aligned.32x32b.x32.b32 {{{0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15},{16},{17},{18},{19},{20},{21},{22},{23},{24},{25},{26},{27},{28},{29},{30},{31}}}, [{32}];",
-                out(reg32) values[0], out(reg32) values[1], out(reg32) values[2], out(reg32) values[3],
-                out(reg32) values[4], out(reg32) values[5], out(reg32) values[6], out(reg32) values[7],
-                out(reg32) values[8], out(reg32) values[9], out(reg32) values[10], out(reg32) values[11],
-                out(reg32) values[12], out(reg32) values[13], out(reg32) values[14], out(reg32) values[15],
-                out(reg32) values[16], out(reg32) values[17], out(reg32) values[18], out(reg32) values[19],
-                out(reg32) values[20], out(reg32) values[21], out(reg32) values[22], out(reg32) values[23],
-                out(reg32) values[24], out(reg32) values[25], out(reg32) values[26], out(reg32) values[27],
-                out(reg32) values[28], out(reg32) values[29], out(reg32) values[30], out(reg32) values[31],
-            in(reg32) address, options(nostack));
-    }
-    values
-}
+macro_rules! accesses {
+    ($load:ident, $wait:ident, $store:ident, $count:literal, $shape:literal, $list:literal, $($i:literal)*) => {
+        /// Loads columns of the lane that the thread stands for. They are there after the wait of the same width.
+        ///
+        /// # Safety
+        /// Every lane of the warp reaches this call with the same address, of the first of the warp's lanes: 32 times its
+        /// number modulo 4. The columns are allocated and were written.
+        #[inline(always)]
+        pub(crate) unsafe fn $load(address: u32) -> [f32; $count] {
+            let mut values = [0.0; $count];
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(concat!("tcgen05.ld.sync.aligned.32x32b.", $shape, ".b32 {{", $list, "}}, [{", $count, "}];"),
+                    $(out(reg32) values[$i],)* in(reg32) address, options(nostack));
+            }
+            values
+        }
 
-/// Waits for all loads of the warp, of which `values` are one's.
-///
-/// # Safety
-/// Every lane of the warp reaches this call.
-#[inline(always)]
-pub(crate) unsafe fn wait_loads(values: &mut [f32; LOAD]) {
-    // SAFETY: the caller's promise. That it takes the values keeps what uses them behind it.
-    unsafe {
-        asm!("tcgen05.wait::ld.sync.aligned; // {0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15},{16},{17},{18},{19},{20},{21},{22},{23},{24},{25},{26},{27},{28},{29},{30},{31}",
-                inout(reg32) values[0], inout(reg32) values[1], inout(reg32) values[2], inout(reg32) values[3],
-                inout(reg32) values[4], inout(reg32) values[5], inout(reg32) values[6], inout(reg32) values[7],
-                inout(reg32) values[8], inout(reg32) values[9], inout(reg32) values[10], inout(reg32) values[11],
-                inout(reg32) values[12], inout(reg32) values[13], inout(reg32) values[14], inout(reg32) values[15],
-                inout(reg32) values[16], inout(reg32) values[17], inout(reg32) values[18], inout(reg32) values[19],
-                inout(reg32) values[20], inout(reg32) values[21], inout(reg32) values[22], inout(reg32) values[23],
-                inout(reg32) values[24], inout(reg32) values[25], inout(reg32) values[26], inout(reg32) values[27],
-                inout(reg32) values[28], inout(reg32) values[29], inout(reg32) values[30], inout(reg32) values[31],
-            options(nostack));
-    }
-}
+        /// Waits for all loads of the warp, of which `values` are one's.
+        ///
+        /// # Safety
+        /// Every lane of the warp reaches this call.
+        #[inline(always)]
+        pub(crate) unsafe fn $wait(values: &mut [f32; $count]) {
+            // SAFETY: the caller's promise. That it takes the values keeps what uses them behind it.
+            unsafe {
+                asm!(concat!("tcgen05.wait::ld.sync.aligned; // ", $list),
+                    $(inout(reg32) values[$i],)* options(nostack));
+            }
+        }
 
-/// Stores 32 columns.
-///
-/// # Safety
-/// As for [`load`]; nobody accesses the columns before [`wait_stores`] and what tells them.
-#[inline(always)]
-pub(crate) unsafe fn store(address: u32, values: &[f32; LOAD]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("tcgen05.st.sync.aligned.32x32b.x32.b32 [{32}], {{{0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15},{16},{17},{18},{19},{20},{21},{22},{23},{24},{25},{26},{27},{28},{29},{30},{31}}};",
-                in(reg32) values[0], in(reg32) values[1], in(reg32) values[2], in(reg32) values[3],
-                in(reg32) values[4], in(reg32) values[5], in(reg32) values[6], in(reg32) values[7],
-                in(reg32) values[8], in(reg32) values[9], in(reg32) values[10], in(reg32) values[11],
-                in(reg32) values[12], in(reg32) values[13], in(reg32) values[14], in(reg32) values[15],
-                in(reg32) values[16], in(reg32) values[17], in(reg32) values[18], in(reg32) values[19],
-                in(reg32) values[20], in(reg32) values[21], in(reg32) values[22], in(reg32) values[23],
-                in(reg32) values[24], in(reg32) values[25], in(reg32) values[26], in(reg32) values[27],
-                in(reg32) values[28], in(reg32) values[29], in(reg32) values[30], in(reg32) values[31],
-            in(reg32) address, options(nostack));
-    }
+        /// Stores columns.
+        ///
+        /// # Safety
+        /// As for the load; nobody accesses the columns before [`wait_stores`] and what tells them.
+        #[inline(always)]
+        pub(crate) unsafe fn $store(address: u32, words: &[u32; $count]) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(concat!("tcgen05.st.sync.aligned.32x32b.", $shape, ".b32 [{", $count, "}], {{", $list, "}};"),
+                    $(in(reg32) words[$i],)* in(reg32) address, options(nostack));
+            }
+        }
+    };
 }
-
-/// Stores 16 columns of packed elements.
-///
-/// # Safety
-/// As for [`store`].
-#[inline(always)]
-unsafe fn store_16(address: u32, values: &[u32; 16]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("tcgen05.st.sync.aligned.32x32b.x16.b32 [{16}], {{{0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15}}};",
-                in(reg32) values[0], in(reg32) values[1], in(reg32) values[2], in(reg32) values[3],
-                in(reg32) values[4], in(reg32) values[5], in(reg32) values[6], in(reg32) values[7],
-                in(reg32) values[8], in(reg32) values[9], in(reg32) values[10], in(reg32) values[11],
-                in(reg32) values[12], in(reg32) values[13], in(reg32) values[14], in(reg32) values[15],
-            in(reg32) address, options(nostack));
-    }
-}
-
-/// Stores 8 columns of packed elements.
-///
-/// # Safety
-/// As for [`store`].
-#[inline(always)]
-unsafe fn store_8(address: u32, values: &[u32; 8]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("tcgen05.st.sync.aligned.32x32b.x8.b32 [{8}], {{{0},{1},{2},{3},{4},{5},{6},{7}}};",
-                in(reg32) values[0], in(reg32) values[1], in(reg32) values[2], in(reg32) values[3],
-                in(reg32) values[4], in(reg32) values[5], in(reg32) values[6], in(reg32) values[7],
-            in(reg32) address, options(nostack));
-    }
-}
+accesses!(load_8, wait_loads_8, store_8, 8, "x8", "{0},{1},{2},{3},{4},{5},{6},{7}",
+    0 1 2 3 4 5 6 7);
+accesses!(load_16, wait_loads_16, store_16, 16, "x16", "{0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15}",
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+accesses!(load_32, wait_loads_32, store_32, 32, "x32", "{0},{1},{2},{3},{4},{5},{6},{7},{8},{9},{10},{11},{12},{13},{14},{15},{16},{17},{18},{19},{20},{21},{22},{23},{24},{25},{26},{27},{28},{29},{30},{31}",
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
 
 /// Waits for all stores of the warp.
 ///
@@ -243,7 +195,7 @@ pub(crate) trait Operand: Element {
     /// Rounds 32 values to the type and stores them packed.
     ///
     /// # Safety
-    /// As for [`store`].
+    /// As for [`store_16`].
     unsafe fn store_packed(address: u32, values: &[f32; 32]);
 }
 
