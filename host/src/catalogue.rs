@@ -75,6 +75,12 @@ impl Catalogue {
         combine.copied().ok_or_else(|| Error::argument("catalogue", "no combine kernel", "one, to merge splits"))
     }
 
+    /// The kernel that shares splits out by lengths on the device.
+    pub(crate) fn schedule(&self) -> Result<Kernel> {
+        let schedule = self.kernels.iter().find(|kernel| kernel.role == Role::Schedule);
+        schedule.copied().ok_or_else(|| Error::argument("catalogue", "no schedule kernel", "one, for ragged batches"))
+    }
+
     /// The kernel that merges a caller's partial results.
     pub(crate) fn merge(&self) -> Result<Kernel> {
         let merge = self.kernels.iter().find(|kernel| kernel.role == Role::Merge);
@@ -131,7 +137,7 @@ impl Catalogue {
                 q_tiles,
                 paged,
             }),
-            Role::Combine | Role::Merge | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Schedule | Role::Read { .. } => None,
         })
     }
 

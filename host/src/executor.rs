@@ -7,7 +7,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V};
+use kernels_gpu::abi::schedule::Rows;
+use kernels_gpu::abi::{
+    AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, ScheduleArguments,
+};
 
 pub use self::inputs::Inputs;
 use self::inputs::Known;
@@ -18,8 +21,8 @@ use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
 use crate::{
-    Buffer, DType, Descale, Device, Error, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan, Queries,
-    Result, Stream, Tensor,
+    Buffer, DType, Descale, Device, Error, KernelLaunch, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan,
+    Queries, Result, Stream, Tensor,
 };
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
@@ -34,6 +37,7 @@ pub struct Executor {
     device: Device,
     plan: Plan,
     attention: Arc<LoadedKernel>,
+    schedule: Option<Arc<LoadedKernel>>,
     combine: Option<Arc<LoadedKernel>>,
     workspace: Buffer,
     /// What the plan knew.
@@ -78,14 +82,15 @@ impl Executor {
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
         let status = Buffer::new(device, size_of::<u32>())?;
         status.fill(0)?;
-        let combine = plan.combine().map(|combine| kernels.load(device, &combine.kernel)).transpose()?;
+        let load = |planned: Option<KernelLaunch>| planned.map(|one| kernels.load(device, &one.kernel)).transpose();
         Ok(Self {
             device: device.clone(),
             plan: plan.clone(),
             attention: kernels.load(device, plan.kernel())?,
-            combine,
+            schedule: load(plan.schedule())?,
+            combine: load(plan.combine())?,
             workspace,
-            known: Known::new(device, plan.problem())?,
+            known: Known::new(device, plan)?,
             status,
             last: None,
         })
@@ -119,6 +124,10 @@ impl Executor {
         }
         stream.hold(self.held(inputs))?;
         let attention = self.attention_arguments(inputs);
+        if let (Some(schedule), Some(planned)) = (&self.schedule, self.plan.schedule()) {
+            let arguments = self.schedule_arguments(&attention);
+            self.launch(stream, schedule.function, planned.launch, &arguments.cells())?;
+        }
         let launch = self.plan.attention();
         self.launch(stream, self.attention.function, launch, &attention.cells())?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
@@ -149,7 +158,7 @@ impl Executor {
         let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse];
         let tensors = tensors.into_iter().chain(inputs.read().map(|(_, tensor)| tensor)).flatten();
         let buffers = [&self.workspace, &self.status].into_iter().chain(self.known.buffers());
-        let kernels = [Some(&self.attention), self.combine.as_ref()];
+        let kernels = [Some(&self.attention), self.schedule.as_ref(), self.combine.as_ref()];
         tensors
             .map(|tensor| tensor.buffer().hold())
             .chain(buffers.map(Buffer::hold))
@@ -196,6 +205,7 @@ impl Executor {
             q_descale: address(inputs.q_descale),
             k_descale: address(inputs.k_descale),
             v_descale: address(inputs.v_descale),
+            schedule: self.known.schedule.as_ref().map_or(0, Buffer::address),
             status: self.status.address(),
             q_stride_batch,
             q_stride_seq,
@@ -225,7 +235,6 @@ impl Executor {
             head_dim_v: problem.head_dim_v as u32,
             kv_heads: problem.kv_heads as u32,
             group: problem.group() as u32,
-            m_blocks: plan.m_blocks(),
             num_splits: plan.num_splits(),
             split_tokens: plan.split_tokens(),
             // A bound that is further away than any key is none.
@@ -234,6 +243,29 @@ impl Executor {
             o_dtype: self.output() as u32,
             scale_log2: problem.softcap.map_or(scale * log2_e, |cap| scale / cap * 2.0 * log2_e),
             softcap_log2: problem.softcap.map_or(0.0, |cap| cap * log2_e),
+        }
+    }
+
+    fn schedule_arguments(&self, attention: &AttentionArguments) -> ScheduleArguments {
+        let ragged = self.plan.ragged().expect("what the kernel is planned for");
+        let &Rows { group, block_rows, tile_n, left, right } = ragged.rows();
+        ScheduleArguments {
+            schedule: attention.schedule,
+            kv_lens: attention.kv_lens,
+            cu_seqlens_q: attention.cu_seqlens_q,
+            cu_seqlens_kv: attention.cu_seqlens_kv,
+            status: attention.status,
+            batch: attention.batch,
+            sq: attention.sq,
+            sk: attention.sk,
+            total_q: attention.total_q,
+            total_kv: attention.total_kv,
+            group,
+            window_left: left,
+            window_right: right,
+            block_rows,
+            tile_n,
+            wide: ragged.wide(),
         }
     }
 
@@ -250,6 +282,7 @@ impl Executor {
             o_stride_head: attention.o_stride_head,
             rows: attention.total_q * problem.heads as u32,
             cu_seqlens_q: attention.cu_seqlens_q,
+            schedule: attention.schedule,
             batch: attention.batch,
             // Packed queries are one sequence's.
             sq: if problem.queries == Queries::Dense { attention.sq } else { attention.total_q },
@@ -395,7 +428,8 @@ fn check_plan(device: &Device, kernels: &Kernels, plan: &Plan) -> Result<()> {
         return Err(Error::argument("plan", format_args!("one for {}", given.name()), allowed));
     }
     // A plan may have been made from another catalogue.
-    let planned = [Some(*plan.kernel()), plan.combine().map(|combine| combine.kernel)];
+    let kernel = |planned: Option<KernelLaunch>| planned.map(|one| one.kernel);
+    let planned = [Some(*plan.kernel()), kernel(plan.schedule()), kernel(plan.combine())];
     match planned.iter().flatten().find(|kernel| !kernels.catalogue().kernels().contains(kernel)) {
         None => Ok(()),
         Some(kernel) => Err(Error::argument("plan", format_args!("one for {}", kernel.name), kernels.allowed())),

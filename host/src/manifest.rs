@@ -109,6 +109,7 @@ impl KernelEntry {
             }
             Role::Combine => ("combine", None),
             Role::Merge => ("merge", None),
+            Role::Schedule => ("schedule", None),
             Role::Read { .. } => ("read", None),
         };
         Self {

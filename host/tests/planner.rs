@@ -1,12 +1,12 @@
 //! Properties of plans, on random problems for each kind of device.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use kernels_gpu::abi::{KERNELS, Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Options, Plan,
-    Problem, Reason, Splits, Target, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Offsets, Options,
+    Plan, Problem, Reason, Splits, Target, Unit, Window, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -92,12 +92,18 @@ fn with(problem: &Problem, change: impl FnOnce(&mut Problem)) -> Problem {
     problem
 }
 
-/// The lengths to try for sequence `index`: the planned one, or with lengths on the device several.
-fn lens(problem: &Problem, index: usize) -> Vec<usize> {
+/// The lengths of a batch to try: the planned ones, or with lengths on the device several, all alike and mixed.
+fn lens(problem: &Problem) -> Vec<Vec<Lengths>> {
+    let of = |keys: usize| Lengths { queries: problem.sq, keys };
     match &problem.kv_lens {
-        KvLens::Full => vec![problem.sk],
-        KvLens::Host(lens) => vec![lens[index] as usize],
-        KvLens::Device => vec![0, 1.min(problem.sk), problem.sk / 2, problem.sk],
+        KvLens::Full => vec![vec![of(problem.sk); problem.batch]],
+        KvLens::Host(lens) => vec![lens.iter().map(|&len| of(len as usize)).collect()],
+        KvLens::Device => {
+            let each = [0, 1.min(problem.sk), problem.sk / 2, problem.sk];
+            let alike = each.map(|keys| vec![of(keys); problem.batch]);
+            let mixed = (0..4).map(|turn| (0..problem.batch).map(|index| of(each[(index + turn) % 4])).collect());
+            alike.into_iter().chain(mixed).collect()
+        }
     }
 }
 
@@ -112,34 +118,37 @@ proptest! {
     #[test]
     fn every_token_of_every_row_block_is_read_once(problem in problems(), options in options(), device in devices()) {
         let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
-        let per_split = plan.units() / plan.num_splits();
-        prop_assert_eq!(plan.units(), per_split * plan.num_splits());
-        prop_assert_eq!(plan.unit(plan.units()), None);
-        for index in 0..per_split {
-            let first = plan.unit(index).unwrap();
-            prop_assert_eq!(first.split, 0);
-            for len in lens(&problem, first.batch as usize) {
+        for lens in lens(&problem) {
+            let units = plan.units_of(&lens);
+            prop_assert!(units.len() <= plan.units() as usize);
+            if plan.schedule().is_none() {
+                prop_assert_eq!(units.len(), plan.units() as usize);
+            }
+            // Splits so far, and the tokens that they end at, of each block of rows.
+            let mut blocks = HashMap::new();
+            for unit in units {
+                let Unit { split, splits, batch, m_block, kv_head } = unit;
+                prop_assert!(splits <= plan.num_splits());
+                let (seen, next) = blocks.entry((batch, m_block, kv_head, splits)).or_insert((0, 0));
+                prop_assert_eq!(split, *seen);
+                *seen += 1;
+                let tokens = plan.tokens(unit, lens[batch as usize]);
+                if !tokens.is_empty() {
+                    prop_assert_eq!(tokens.start, *next);
+                    prop_assert!(tokens.start.is_multiple_of(plan.geometry().tile_n as usize));
+                    *next = tokens.end;
+                }
+            }
+            prop_assert_eq!(blocks.len(), problem.batch * problem.kv_heads * plan.m_blocks() as usize);
+            for ((batch, m_block, _, splits), (seen, next)) in blocks {
+                prop_assert_eq!(seen, splits);
                 // The row block's end, from the mask's definition.
-                let rows = plan.rows(first.m_block, problem.sq);
-                let seen = |row: usize| {
+                let (rows, len) = (plan.rows(m_block, problem.sq), lens[batch as usize].keys);
+                let end = |row: usize| {
                     let limit = (row / problem.group() + 1 + len).saturating_sub(problem.sq);
                     if problem.causal { limit } else { len }
                 };
-                prop_assert!(!rows.is_empty());
-                let end = rows.map(seen).max().unwrap();
-                let mut next = 0;
-                for split in 0..plan.num_splits() {
-                    let unit = plan.unit(split * per_split + index).unwrap();
-                    prop_assert_eq!(unit, splitkv::Unit { split, ..first });
-                    let tokens = plan.tokens(unit, of(&problem, len));
-                    if tokens.is_empty() {
-                        continue;
-                    }
-                    prop_assert_eq!(tokens.start, next);
-                    prop_assert!(tokens.start.is_multiple_of(plan.geometry().tile_n as usize));
-                    next = tokens.end;
-                }
-                prop_assert_eq!(next, end);
+                prop_assert_eq!(Some(next), rows.map(end).max());
             }
         }
     }
@@ -154,20 +163,32 @@ proptest! {
             next = rows.end;
         }
         prop_assert_eq!(next, problem.rows());
-        let units: HashSet<_> = (0..plan.units()).map(|index| plan.unit(index).unwrap()).collect();
-        let blocks = problem.batch * plan.m_blocks() as usize * problem.kv_heads;
-        prop_assert_eq!(units.len(), plan.num_splits() as usize * blocks);
+        for lens in lens(&problem) {
+            let units: HashSet<_> = plan.units_of(&lens).into_iter().collect();
+            let blocks = plan.m_blocks() as usize * problem.kv_heads;
+            let entries = match plan.ragged() {
+                None => plan.num_splits() as usize * problem.batch,
+                Some(ragged) => ragged.splits(&lens).into_iter().sum::<u32>() as usize,
+            };
+            prop_assert_eq!(units.len(), entries * blocks);
+        }
     }
 
     #[test]
     fn the_workspace_is_exact_and_limits_hold(problem in problems(), options in options(), device in devices()) {
         let Some(plan) = make_any(&problem, &options, &device) else { return Ok(()) };
         let rows = problem.batch * problem.heads * problem.sq;
-        let expected = match plan.num_splits() {
-            1 => 0,
-            n => n as usize * rows * (problem.head_dim_v + 1) * 4,
-        };
-        prop_assert_eq!(plan.workspace_bytes(), expected);
+        let splits = lens(&problem).into_iter().map(|lens| match plan.ragged() {
+            None => vec![plan.num_splits(); problem.batch],
+            Some(ragged) => ragged.splits(&lens),
+        });
+        let parts = splits.map(|splits| splits.into_iter().filter(|&n| n > 1).sum::<u32>() as usize);
+        let expected = parts.max().unwrap() * problem.heads * problem.sq * (problem.head_dim_v + 1) * 4;
+        if plan.schedule().is_some() {
+            prop_assert!(plan.workspace_bytes() >= expected);
+        } else {
+            prop_assert_eq!(plan.workspace_bytes(), expected);
+        }
         prop_assert!((1..=256).contains(&plan.num_splits()));
 
         let Launch { grid, block, shared_bytes } = plan.attention();
@@ -226,8 +247,7 @@ proptest! {
         let alone = make_with(&alone, &options, &device).unwrap();
         let batch = make_with(&batch, &options, &device).unwrap();
         prop_assert_eq!(alone.kernel(), batch.kernel());
-        for index in 0..batch.units() {
-            let unit = batch.unit(index).unwrap();
+        for unit in batch.units_of(&vec![of(&problem, len); problem.batch]) {
             if unit.split < alone.num_splits() {
                 prop_assert_eq!(alone.tokens(unit, of(&problem, len)), batch.tokens(unit, of(&problem, len)));
             } else {
@@ -268,9 +288,103 @@ fn auto_looks_at_the_real_lengths() {
     let problem = Problem::new(64, 32, 8, 1, 131_072, 128, DType::Bf16);
     let full = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
     assert_eq!((full.num_splits(), full.reason()), (1, Reason::UnsplitIsCheapest));
-    let ragged = make(&problem.kv_lens(KvLens::Host(lens)), Splits::Auto, &DeviceProps::h200()).unwrap();
-    assert!(ragged.num_splits() >= 8, "{ragged}");
-    assert_eq!(ragged.reason(), Reason::SplitIsCheapest);
+    let problem = problem.kv_lens(KvLens::Host(lens));
+    let plan = make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap();
+    assert_eq!(plan.reason(), Reason::RaggedIsCheapest);
+    // The long one fills the device: 16 splits of 8 heads on 132 multiprocessors. The short ones are not split.
+    let mut splits = vec![1; 64];
+    splits[17] = 16;
+    assert_eq!(plan.ragged().unwrap().known(), Some(&*splits), "{plan}");
+    assert_eq!((plan.num_splits(), plan.units(), plan.attention().grid), (16, (63 + 16) * 8, (63 + 16) * 8));
+    assert_eq!(plan.workspace_bytes(), 16 * 32 * 129 * 4);
+    let text = plan.to_string();
+    let line = "  splits     1 to 16, 79 in all (cheapest with splits by length; asked: auto)\n";
+    assert!(text.contains(line) && !text.contains("schedule"), "{text}");
+
+    // What is as long is split alike, and batches that are alike have no splits of their own.
+    for lens in [vec![131_072; 64], vec![131_072; 2]] {
+        let problem = with(&problem, |p| (p.batch, p.kv_lens) = (lens.len(), KvLens::Host(lens)));
+        assert_eq!(make(&problem, Splits::Auto, &DeviceProps::h200()).unwrap().ragged(), None);
+    }
+}
+
+#[test]
+fn auto_looks_at_what_windows_and_packing_leave() {
+    let device = DeviceProps::h200();
+    let mut lens = vec![128; 64];
+    lens[17] = 131_072;
+    let problem = Problem::new(64, 32, 8, 1, 131_072, 128, DType::Bf16).kv_lens(KvLens::Host(lens));
+    // A window leaves the long sequence as little as the others.
+    let narrow = make(&problem.clone().window(Window::last(128).unwrap()), Splits::Auto, &device).unwrap();
+    assert_eq!((narrow.num_splits(), narrow.ragged()), (1, None), "{narrow}");
+    // One that leaves it half: 16 splits of half the tiles.
+    let half = make(&problem.clone().window(Window::last(65_536).unwrap()), Splits::Auto, &device).unwrap();
+    assert_eq!(half.ragged().unwrap().known().unwrap()[17], 16, "{half}");
+    let lens = half.problem().clone();
+    let KvLens::Host(lens) = lens.kv_lens else { panic!() };
+    let lens: Vec<_> = lens.iter().map(|&len| Lengths { queries: 1, keys: len as usize }).collect();
+    for unit in half.units_of(&lens).into_iter().filter(|unit| unit.batch == 17) {
+        let tokens = half.tokens(unit, lens[17]);
+        assert!((32 * 128..=33 * 128).contains(&(tokens.end - tokens.start)), "{tokens:?}");
+    }
+    // Packed queries: parts have as many rows as their sequence has queries.
+    let offsets = (0..=64).map(|index| if index <= 17 { index } else { index + 3 }).collect();
+    let packed = with(&problem, |p| p.sq = 4).packed_queries(67, Offsets::Host(offsets));
+    let packed = make(&packed, Splits::Auto, &device).unwrap();
+    assert_eq!(packed.ragged().unwrap().known().unwrap()[17], 16, "{packed}");
+    assert_eq!(packed.workspace_bytes(), 16 * 4 * 32 * 129 * 4);
+}
+
+#[test]
+fn lengths_on_the_device_are_shared_out_there() {
+    let device = DeviceProps::h200();
+    let problem = Problem::new(64, 32, 8, 1, 131_072, 128, DType::Bf16).kv_lens(KvLens::Device);
+    let plan = make(&problem, Splits::Auto, &device).unwrap();
+    let ragged = plan.ragged().unwrap();
+    assert_eq!((plan.reason(), ragged.known(), ragged.wide()), (Reason::LengthsOnDevice, None, 64));
+    assert_eq!(plan.schedule().unwrap().launch, Launch { grid: 1, block: 32, shared_bytes: 0 });
+    assert_eq!((ragged.entries(), plan.attention().grid), (127, 127 * 8));
+    assert_eq!(plan.workspace_bytes(), 64 * 32 * 129 * 4);
+    let text = plan.to_string();
+    let line = "  splits     1 to 64, 127 in all at most (splits by lengths on the device; asked: auto)\n";
+    assert!(text.contains(line) && text.contains("  schedule   1 block of 32 threads\n"), "{text}");
+    // Any lengths stay below what is planned for; what is alike is split alike.
+    let splits = |lens: &[usize]| {
+        let lens: Vec<_> = lens.iter().map(|&keys| Lengths { queries: 1, keys }).collect();
+        let splits = ragged.splits(&lens);
+        assert!(splits.iter().sum::<u32>() <= 127);
+        assert!(splits.iter().filter(|&&n| n > 1).sum::<u32>() <= 64);
+        splits
+    };
+    let mut lens = vec![128; 64];
+    lens[17] = 131_072;
+    assert_eq!(splits(&lens)[17], 64);
+    assert_eq!(splits(&[131_072; 64]), [1; 64]);
+    assert_eq!(splits(&[0; 64]), [1; 64]);
+    for long in 1..64 {
+        let lens: Vec<_> = (0..64).map(|index| if index < long { 100_000 } else { 500 }).collect();
+        // As many as whole tiles allow: 782 of them.
+        let tiles = 782_u32.div_ceil(64 / long as u32);
+        assert_eq!(splits(&lens)[..long], vec![782_u32.div_ceil(tiles); long], "{long}");
+    }
+    // The cap on the workspace is kept, down to no splits; one sequence, one tile and what is asked for need no table.
+    let part = 32 * 129 * 4;
+    for (most, wide) in [(64 * part, 64), (64 * part - 1, 63), (2 * part, 2)] {
+        let options = Options { max_workspace_bytes: Some(most), ..Options::default() };
+        let plan = make_with(&problem, &options, &device).unwrap();
+        assert_eq!(plan.ragged().unwrap().wide(), wide as u32);
+        assert!(plan.workspace_bytes() <= most);
+    }
+    let none = Options { max_workspace_bytes: Some(2 * part - 1), ..Options::default() };
+    assert_eq!(make_with(&problem, &none, &device).unwrap().num_splits(), 1);
+    for (problem, splits) in [
+        (with(&problem, |p| p.batch = 1), Splits::Auto),
+        (with(&problem, |p| p.sk = 100), Splits::Auto),
+        (problem.clone(), Splits::Exact(5)),
+        (problem.clone(), Splits::Tokens(1024)),
+    ] {
+        assert_eq!(make(&problem, splits, &device).unwrap().ragged(), None);
+    }
 }
 
 #[test]

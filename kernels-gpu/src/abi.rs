@@ -7,12 +7,17 @@
 
 mod arguments;
 mod geometry;
+pub mod schedule;
 pub mod tcgen05;
 
-use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT};
-pub use arguments::{AttentionArguments, CombineArguments, MergeArguments, Pointer, ReadArguments, Scalar};
+use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT, SCHEDULE_TEXT};
+pub use arguments::{
+    AttentionArguments, CombineArguments, MergeArguments, Pointer, ReadArguments, Scalar, ScheduleArguments,
+};
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use arguments::{attention_arguments, combine_arguments, merge_arguments, read_arguments};
+pub(crate) use arguments::{
+    attention_arguments, combine_arguments, merge_arguments, read_arguments, schedule_arguments,
+};
 pub use geometry::{BlockShape, Geometry};
 
 /// Element type of Q, K and V.
@@ -146,6 +151,8 @@ pub enum Role {
     Combine,
     /// Merges a caller's partial results, any number, head dim and type. Takes [`MergeArguments`].
     Merge,
+    /// Shares the splits of a ragged batch out by the lengths on the device. Takes [`ScheduleArguments`].
+    Schedule,
     /// Reads a buffer, for benchmarks: the ceiling of the card's memory. Takes [`ReadArguments`].
     Read {
         /// 16-byte loads that a thread has under way.
@@ -203,6 +210,8 @@ impl Kernel {
             (Some(geometry), _) => geometry.threads,
             (None, Role::Read { .. }) => READ_THREADS,
             (None, Role::Merge) => MERGE_THREADS,
+            // One warp.
+            (None, Role::Schedule) => vendor.warp_size(),
             (None, _) => COMBINE_THREADS,
         }
     }
@@ -212,7 +221,7 @@ impl Kernel {
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. } | Role::Merge) => 0,
+            (None, Role::Read { .. } | Role::Merge | Role::Schedule) => 0,
             (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
         }
     }
@@ -222,6 +231,7 @@ impl Kernel {
         match (self.geometry(vendor), self.role) {
             (Some(geometry), _) => geometry.min_blocks,
             (None, Role::Read { .. }) => 2,
+            (None, Role::Schedule) => 1,
             (None, _) => 8,
         }
     }
@@ -232,7 +242,7 @@ impl Kernel {
             Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, .. } => {
                 Some(Geometry::of(vendor, operand, head_dim_qk, head_dim_v, shape, q_tiles))
             }
-            Role::Combine | Role::Merge | Role::Read { .. } => None,
+            Role::Combine | Role::Merge | Role::Schedule | Role::Read { .. } => None,
         }
     }
 }
@@ -293,6 +303,7 @@ macro_rules! for_each_kernel {
             tcgen05 attention_e4m3_d192x128_tcgen05_q1, attention_e4m3_d192x128_tcgen05_q1_paged: E4m3, 192, 128, 1;
             combine combine;
             merge merge_partials;
+            schedule schedule;
             read read_x4: 4;
             read read_x8: 8;
             read read_x16: 16;
@@ -319,6 +330,7 @@ macro_rules! kernel_table {
      $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
+     schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         /// Every kernel.
         pub const KERNELS: &[Kernel] = &[
@@ -354,17 +366,18 @@ macro_rules! kernel_table {
             )*
             Kernel { name: stringify!($combine), role: Role::Combine, targets: Target::PORTABLE },
             Kernel { name: stringify!($merge), role: Role::Merge, targets: Target::PORTABLE },
+            Kernel { name: stringify!($schedule), role: Role::Schedule, targets: Target::PORTABLE },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll }, targets: Target::PORTABLE },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($tcgen05 $tcgen05_paged)* $combine $merge $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($tcgen05 $tcgen05_paged)* $combine $merge $schedule $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);
 
-/// Hash of everything that both sides must agree on: argument lists, kernels, tile sizes.
+/// Hash of everything that both sides must agree on: argument lists, kernels, tile sizes, the rule of ragged batches.
 pub const HASH: u64 = {
-    let mut hash =
-        Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(READ_TEXT).text(KERNEL_TEXT);
+    let lists = Fnv::new().text(ATTENTION_TEXT).text(COMBINE_TEXT).text(MERGE_TEXT).text(SCHEDULE_TEXT).text(READ_TEXT);
+    let mut hash = lists.text(KERNEL_TEXT).text(include_str!("abi/schedule.rs"));
     let mut i = 0;
     while i < KERNELS.len() {
         let mut t = 0;

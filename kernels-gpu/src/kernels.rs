@@ -2,7 +2,8 @@
 
 use crate::abi::{
     AttentionArguments, BlockShape, CombineArguments, Geometry, MergeArguments, Operand, Pointer, ReadArguments,
-    attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
+    ScheduleArguments, attention_arguments, combine_arguments, for_each_kernel, merge_arguments, read_arguments,
+    schedule_arguments,
 };
 use crate::attention;
 use crate::gpu::tile::{self, Element};
@@ -63,6 +64,7 @@ macro_rules! define_kernels {
      $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
+     schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
         #[cfg(not(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f")))]
         pub mod portable {
@@ -74,6 +76,7 @@ macro_rules! define_kernels {
             )*
             combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
             merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
+            schedule_arguments!(kernel! $schedule (attention::schedule) ScheduleArguments);
             $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
         }
         #[cfg(splitkv_target = "sm_100f")]

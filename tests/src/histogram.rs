@@ -1,5 +1,6 @@
 //! What random cases were made of, so that a run can show that it looked where kernels break.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use splitkv::{BlockShape, Plan};
@@ -22,21 +23,23 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
     let sees_nothing =
         sequences.any(|(queries, length)| (0..queries).any(|query| mask.keys(query, queries, *length).is_empty()));
     // Splits that have keys, of each block of rows.
-    let splits = plan.num_splits() as usize;
-    let mut filled = vec![0; plan.units() as usize / splits];
-    for (index, unit) in (0..plan.units()).filter_map(|index| plan.unit(index)).enumerate() {
-        let tokens = plan.tokens(
-            unit,
-            splitkv::Lengths { queries: case.query_lengths()[unit.batch as usize], keys: lengths[unit.batch as usize] },
-        );
-        let blocks = filled.len();
-        filled[index % blocks] += usize::from(!tokens.is_empty());
+    let splits = plan.num_splits();
+    let mut filled = HashMap::new();
+    let each = case.query_lengths().into_iter().zip(&lengths);
+    let each: Vec<_> = each.map(|(queries, keys)| splitkv::Lengths { queries, keys: *keys }).collect();
+    for unit in plan.units_of(&each) {
+        let tokens = plan.tokens(unit, each[unit.batch as usize]);
+        let filled = filled.entry((unit.batch, unit.m_block, unit.kv_head)).or_insert((0, unit.splits));
+        filled.0 += u32::from(!tokens.is_empty());
     }
     let mut features: Vec<_> = Feature::ALL.map(|feature| (feature.name(), feature.is_in(case))).into();
     features.extend([
         (SPLIT, splits > 1),
-        ("two splits that have keys", filled.iter().any(|filled| *filled > 1)),
-        (EMPTY_SPLIT, splits > 1 && filled.iter().any(|filled| *filled < splits)),
+        ("two splits that have keys", filled.values().any(|(filled, _)| *filled > 1)),
+        (EMPTY_SPLIT, filled.values().any(|(filled, splits)| *splits > 1 && filled < splits)),
+        (RAGGED_KNOWN, plan.ragged().is_some_and(|ragged| ragged.known().is_some())),
+        (RAGGED_ON_DEVICE, plan.schedule().is_some()),
+        (RAGGED, plan.ragged().is_some_and(|ragged| ragged.splits(&each).windows(2).any(|pair| pair[0] != pair[1]))),
         (CAUSAL, case.causal),
         ("splits: auto", case.splits == Splits::Auto),
         ("splits: exact", matches!(case.splits, Splits::Exact(_))),
@@ -80,6 +83,12 @@ fn features(case: &Case, plan: &Plan) -> Vec<(&'static str, bool)> {
 pub const SPLIT: &str = "more than one split";
 /// A split that has no keys.
 pub const EMPTY_SPLIT: &str = "an empty split";
+/// Splits by lengths that the host knows.
+pub const RAGGED_KNOWN: &str = "splits by length";
+/// Splits by lengths that only the device knows.
+pub const RAGGED_ON_DEVICE: &str = "splits by lengths on the device";
+/// Sequences with other numbers of splits than others.
+pub const RAGGED: &str = "sequences split differently";
 /// Causal.
 pub const CAUSAL: &str = "causal";
 /// Rows that see no key.

@@ -204,8 +204,15 @@ impl Launch {
     /// # Errors
     /// The library's.
     pub fn new(site: &Site, case: &Case, tensors: &Tensors) -> Result<Self, Failure> {
+        Self::planned(site, case, tensors, plan_case(site, case)?)
+    }
+
+    /// Brings `tensors` to the device, for a plan of `case`.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn planned(site: &Site, case: &Case, tensors: &Tensors, plan: Plan) -> Result<Self, Failure> {
         let device = &site.device;
-        let plan = plan_case(site, case)?;
         let inputs: Vec<Guarded> =
             tensors.buffers.iter().map(|bytes| Guarded::new(site, bytes)).collect::<Result<_, _>>()?;
         let input = |place: &Place| inputs[place.buffer].tensor(case.format, place);

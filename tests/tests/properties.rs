@@ -183,8 +183,9 @@ fn a_needle_at_every_edge() {
 fn edges(site: &Site, case: &Case) -> Result<Vec<usize>, Failure> {
     let plan = plan_case(site, case)?;
     let chunk = plan.geometry().chunk as usize;
-    let splits = (0..plan.units()).filter_map(|index| plan.unit(index)).flat_map(|unit| {
-        let tokens = plan.tokens(unit, splitkv::Lengths { queries: case.sq, keys: case.sk });
+    let lengths = splitkv::Lengths { queries: case.sq, keys: case.sk };
+    let splits = plan.units_of(&vec![lengths; case.batch]).into_iter().flat_map(|unit| {
+        let tokens = plan.tokens(unit, lengths);
         [tokens.start, tokens.end]
     });
     let mut edges: Vec<usize> = splits.chain((0..=case.sk).step_by(chunk)).chain([case.sk]).collect();

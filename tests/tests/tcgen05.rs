@@ -62,7 +62,14 @@ fn each_kernel_gives_the_reference() {
         let case = Case { head_dim_qk, head_dim_v, format, output, kv, ..case(q_tiles, 1, 500, 4) };
         // Rows of one KV tile, and of more query tiles than one, with head dims that are filled up.
         cases.push(Case { sk: 77, data: Data::Peaked, ..case.clone() });
-        cases.push(Case { sq: 40, sk: 300, causal: true, output: Format::F32, head_dim_v: head_dim_v - 16, ..case.clone() });
+        cases.push(Case {
+            sq: 40,
+            sk: 300,
+            causal: true,
+            output: Format::F32,
+            head_dim_v: head_dim_v - 16,
+            ..case.clone()
+        });
         cases.push(case);
     }
     check("tcgen05::each_kernel_gives_the_reference", &cases);
@@ -159,6 +166,7 @@ fn trace(site: &Site, name: &str, tiles: u32) -> Vec<TraceEvent> {
         q_descale: 0,
         k_descale: 0,
         v_descale: 0,
+        schedule: 0,
         status: zeros(4),
         q_stride_batch: 0,
         q_stride_seq: dim.into(),
@@ -185,7 +193,6 @@ fn trace(site: &Site, name: &str, tiles: u32) -> Vec<TraceEvent> {
         head_dim_v: dim,
         kv_heads: 1,
         group: 1,
-        m_blocks: 1,
         num_splits: 1,
         split_tokens: 0,
         window_left: NO_BOUND,
@@ -225,9 +232,9 @@ fn scores_of_the_next_tile_are_in_flight_during_a_softmax() {
         for tile in 0..TILES - 1 {
             let (stream, turn) = (tile % STREAMS, (tile / STREAMS) as usize);
             let next = scores(tile + 1);
-            let issued = events.iter().position(|event| {
-                matches!(event.kind, TraceKind::Issued { product, .. } if product == next[0])
-            });
+            let issued = events
+                .iter()
+                .position(|event| matches!(event.kind, TraceKind::Issued { product, .. } if product == next[0]));
             let (issued, done) = (issued.unwrap(), place(TraceKind::Done { product: next[7] }).unwrap());
             let full = map.barriers + 8 * (barrier::SCORES_FULL + stream);
             for warp in 4 * stream..4 * stream + 4 {

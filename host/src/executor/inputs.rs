@@ -1,6 +1,6 @@
 //! What a run is given, and what the plan knew of it.
 
-use crate::{Buffer, Device, KvLayout, KvLens, Problem, Queries, Result, Tensor};
+use crate::{Buffer, Device, KvLayout, KvLens, Plan, Queries, Result, Tensor};
 #[cfg(doc)]
 use crate::{Offsets, PageTable};
 
@@ -87,10 +87,13 @@ pub(super) struct Known {
     pub(super) cu_seqlens_q: Option<Buffer>,
     pub(super) cu_seqlens_kv: Option<Buffer>,
     pub(super) page_table: Option<Buffer>,
+    /// The table of a ragged batch. Where only the device knows the lengths, each run writes it.
+    pub(super) schedule: Option<Buffer>,
 }
 
 impl Known {
-    pub(super) fn new(device: &Device, problem: &Problem) -> Result<Self> {
+    pub(super) fn new(device: &Device, plan: &Plan) -> Result<Self> {
+        let problem = plan.problem();
         let upload = |values: Option<&[u32]>| -> Result<Option<Buffer>> {
             let Some(values) = values else { return Ok(None) };
             let buffer = Buffer::new(device, size_of_val(values))?;
@@ -110,7 +113,15 @@ impl Known {
             KvLayout::Packed { cu_seqlens, .. } => (cu_seqlens.on_host(), None),
             KvLayout::Paged { table, .. } => (None, table.on_host()),
         };
+        let schedule = match plan.ragged() {
+            None => None,
+            Some(ragged) => match ragged.table(problem) {
+                Some(table) => upload(Some(&table))?,
+                None => Some(Buffer::new(device, ragged.table_words(problem.batch) * size_of::<u32>())?),
+            },
+        };
         Ok(Self {
+            schedule,
             kv_lens: upload(kv_lens)?,
             cu_seqlens_q: upload(cu_seqlens_q)?,
             cu_seqlens_kv: upload(cu_seqlens_kv)?,
@@ -119,6 +130,7 @@ impl Known {
     }
 
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        [&self.kv_lens, &self.cu_seqlens_q, &self.cu_seqlens_kv, &self.page_table].into_iter().flatten()
+        let all = [&self.kv_lens, &self.cu_seqlens_q, &self.cu_seqlens_kv, &self.page_table, &self.schedule];
+        all.into_iter().flatten()
     }
 }

@@ -6,6 +6,7 @@ use kernels_gpu::abi::{BlockShape, Geometry, MAX_SPLITS, Target};
 
 use super::MAX_UNITS;
 use super::heuristic::Work;
+use super::ragged::{Ragged, Tiles};
 use crate::catalogue::Variant;
 use crate::manifest::shape_name;
 use crate::{DType, DeviceProps, Error, Options, Problem, Result, Splits};
@@ -26,6 +27,10 @@ pub enum Reason {
     SplitIsCheapest,
     /// e4m3 with a causal mask is not split below 384 queries.
     CausalE4m3,
+    /// The estimate is lowest where each sequence has splits of its own.
+    RaggedIsCheapest,
+    /// Only the device knows the lengths: each sequence has splits by its own, found at each run.
+    LengthsOnDevice,
 }
 
 impl fmt::Display for Reason {
@@ -37,6 +42,8 @@ impl fmt::Display for Reason {
             Self::UnsplitIsCheapest => "cheapest unsplit",
             Self::SplitIsCheapest => "cheapest with this many",
             Self::CausalE4m3 => "e4m3, causal, fewer than 384 queries",
+            Self::RaggedIsCheapest => "cheapest with splits by length",
+            Self::LengthsOnDevice => "splits by lengths on the device",
         })
     }
 }
@@ -81,18 +88,30 @@ pub(super) struct Choice {
     pub(super) variant: Variant,
     pub(super) work: Work,
     pub(super) num_splits: u32,
+    pub(super) ragged: Option<Ragged>,
     pub(super) split_tokens: u32,
     pub(super) reason: Reason,
     pub(super) kernel_reason: KernelReason,
 }
 
-/// Chooses among `variants`, of the problem's type and head dims; at most `max_splits` where the choice is free.
+/// What the choice is bounded by, where it is free.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Splits of each sequence.
+    pub(super) splits: u32,
+    /// Queries of all parts.
+    pub(super) part_queries: u64,
+    /// Whether a kernel can share splits out by lengths on the device.
+    pub(super) on_device: bool,
+}
+
+/// Chooses among `variants`, of the problem's type and head dims.
 pub(super) fn choose(
     variants: &[Variant],
     problem: &Problem,
     options: &Options,
     device: &DeviceProps,
-    max_splits: u32,
+    limits: Limits,
 ) -> Result<Choice> {
     // What the device cannot hold is no candidate; where it holds none, the first says why.
     let (mut works, mut refusal) = (Vec::new(), None);
@@ -113,15 +132,23 @@ pub(super) fn choose(
         works.retain(is_special);
     }
     let split_free = !is_causal_e4m3(problem);
-    let max_splits = if split_free { max_splits } else { 1 };
-    let (variant, work, free_splits, mut kernel_reason) = match options.splits {
+    let limits = if split_free { limits } else { Limits { splits: 1, part_queries: 0, ..limits } };
+    let auto = |variant: &Variant, work: &Work, most: u32| {
+        let splits = work.choose(most.min(limits.splits));
+        let even = Free { splits, ragged: None, cost: work.cost(u64::from(splits)) };
+        // Two query tiles are for what is not split.
+        let ragged = if variant.q_tiles == 1 { share_out(problem, variant, work, &even, limits) } else { None };
+        ragged.unwrap_or(even)
+    };
+    let exactly = |splits: u32, work: &Work| Free { splits, ragged: None, cost: work.cost(u64::from(splits)) };
+    let (variant, work, free, mut kernel_reason) = match options.splits {
         Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
             return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
         }
-        Splits::Exact(n) if takes_special => by_tiles(works, problem, |_| n),
-        Splits::Exact(n) => cheapest(works, problem, options, |_, _| n),
-        Splits::Auto if takes_special => by_tiles(works, problem, |work| work.choose(max_splits)),
-        Splits::Auto => cheapest(works, problem, options, |work, most| work.choose(most.min(max_splits))),
+        Splits::Exact(n) if takes_special => by_tiles(works, problem, |_, work| exactly(n, work)),
+        Splits::Exact(n) => cheapest(works, problem, options, |_, work, _| exactly(n, work)),
+        Splits::Auto if takes_special => by_tiles(works, problem, |variant, work| auto(variant, work, MAX_SPLITS)),
+        Splits::Auto => cheapest(works, problem, options, auto),
         Splits::Tokens(_) => by_rows(works, problem),
     };
     if takes_special {
@@ -138,13 +165,15 @@ pub(super) fn choose(
         Splits::Exact(n) => (n, 0, Reason::Asked),
         Splits::Tokens(n) => (splits_of_tokens(n, problem, &variant.geometry)?, n, Reason::Asked),
         Splits::Auto => {
-            let reason = match free_splits {
+            let reason = match free.splits {
+                _ if free.ragged.as_ref().is_some_and(|ragged| ragged.known().is_some()) => Reason::RaggedIsCheapest,
+                _ if free.ragged.is_some() => Reason::LengthsOnDevice,
                 1 if work.longest_tiles() <= 1 => Reason::OneTile,
                 1 if !split_free => Reason::CausalE4m3,
                 1 => Reason::UnsplitIsCheapest,
                 _ => Reason::SplitIsCheapest,
             };
-            (free_splits, 0, reason)
+            (free.splits, 0, reason)
         }
     };
     if num_splits > 1 && !split_free {
@@ -155,12 +184,61 @@ pub(super) fn choose(
         );
         return Err(Error::argument("splits", given, allowed));
     }
-    if work.units_per_split() * u64::from(num_splits) > MAX_UNITS {
+    if free.ragged.is_none() && work.units_per_split() * u64::from(num_splits) > MAX_UNITS {
         let allowed = format!("at most {} for this problem", MAX_UNITS / work.units_per_split());
         return Err(Error::argument("splits", num_splits, allowed));
     }
     let reason = if problem.is_empty() { Reason::NothingToCompute } else { reason };
-    Ok(Choice { variant, work, num_splits, split_tokens, reason, kernel_reason })
+    Ok(Choice { variant, work, num_splits, ragged: free.ragged, split_tokens, reason, kernel_reason })
+}
+
+/// What a variant would do where the splits are free, and its estimate.
+struct Free {
+    /// Splits of each sequence, or of one at most.
+    splits: u32,
+    ragged: Option<Ragged>,
+    cost: f64,
+}
+
+/// Most sequences whose splits are shared out: one warp does it.
+const MAX_RAGGED: usize = 4096;
+/// Splits by length are taken where they are estimated to cost less than this part of even ones.
+const GAIN: f64 = 0.98;
+/// How many times as many splits as one sequence alone would have are shared out at most.
+const MOST_WAVES: u32 = 4;
+
+/// Splits by length, where that is worth more than `even` ones; or where only the device knows the lengths, and a long
+/// sequence alone would be split.
+fn share_out(problem: &Problem, variant: &Variant, work: &Work, even: &Free, limits: Limits) -> Option<Free> {
+    let batch = problem.batch;
+    if !(2..=MAX_RAGGED).contains(&batch) || problem.is_empty() || work.alike_for_sure() {
+        return None;
+    }
+    let tiles = Tiles::new(problem, variant);
+    // What the longest one would have alone fills the device.
+    let once = work.of_longest(batch).choose(MAX_SPLITS);
+    // Whatever the lengths are, no more queries than this have parts.
+    let sure = (limits.part_queries / problem.sq as u64).min(i32::MAX as u64) as u32;
+    let fits = |ragged: &Ragged| {
+        let units = ragged.entries() * (work.units_per_split() / batch as u64);
+        ragged.part_queries() <= limits.part_queries.min(i32::MAX as u64) && units <= MAX_UNITS
+    };
+    if once == 1 {
+        return None;
+    }
+    if !tiles.known() {
+        let wide = (batch as u32 * even.splits).clamp(once, MOST_WAVES * once).min(sure);
+        let ragged = Some(wide).filter(|&wide| wide > 1 && limits.on_device).map(|wide| tiles.share(problem, wide));
+        let ragged = ragged.filter(fits)?;
+        return Some(Free { splits: ragged.most_splits(), ragged: Some(ragged), cost: even.cost });
+    }
+    let candidates = (1..=MOST_WAVES).map(|waves| waves * once).chain([sure]).filter(|&wide| wide > 1);
+    let shared =
+        candidates.map(|wide| tiles.share(problem, wide)).filter(|ragged| ragged.most_splits() > 1 && fits(ragged));
+    let costs = shared.filter_map(|ragged| Some((work.cost_ragged(&ragged, batch)?, ragged)));
+    let (cost, ragged) = costs.reduce(|best, next| if next.0 < best.0 { next } else { best })?;
+    let free = Free { splits: ragged.most_splits(), ragged: Some(ragged), cost };
+    Some(free).filter(|free| free.cost < GAIN * even.cost)
 }
 
 /// Queries from which on e4m3 is split under a causal mask.
@@ -208,23 +286,25 @@ fn cheapest(
     works: Vec<(Variant, Work)>,
     problem: &Problem,
     options: &Options,
-    splits: impl Fn(&Work, u32) -> u32,
-) -> (Variant, Work, u32, KernelReason) {
+    splits: impl Fn(&Variant, &Work, u32) -> Free,
+) -> (Variant, Work, Free, KernelReason) {
     let smallest = works.iter().map(|(variant, _)| variant.geometry.tile_m).min().unwrap_or(0);
     let few_rows = problem.rows() <= smallest as usize;
     let estimate = |(variant, work): (Variant, Work)| {
         let tile_m = variant.geometry.tile_m;
         let freely = variant.q_tiles == 1 || options.q_tiles.is_some();
-        let num_splits = splits(&work, if freely { MAX_SPLITS } else { 1 });
-        let two_tiles = freely || num_splits == 1 && problem.rows() > tile_m as usize;
-        let allowed = two_tiles && (tile_m == smallest || !few_rows);
-        let cost = if allowed { work.cost(u64::from(num_splits)) } else { f64::INFINITY };
-        (variant, work, num_splits, cost)
+        let mut free = splits(&variant, &work, if freely { MAX_SPLITS } else { 1 });
+        let two_tiles = freely || free.splits == 1 && problem.rows() > tile_m as usize;
+        if !(two_tiles && (tile_m == smallest || !few_rows)) {
+            free.cost = f64::INFINITY;
+        }
+        (variant, work, free)
     };
-    let best = works.into_iter().map(estimate).reduce(|best, next| if next.3 < best.3 { next } else { best });
-    let (variant, work, num_splits, _) = best.expect("there is a variant");
+    let best = works.into_iter().map(estimate);
+    let best = best.reduce(|best, next| if next.2.cost < best.2.cost { next } else { best });
+    let (variant, work, free) = best.expect("there is a variant");
     let reason = if few_rows { KernelReason::FewRows } else { KernelReason::Cheapest };
-    (variant, work, num_splits, reason)
+    (variant, work, free, reason)
 }
 
 /// The shape of the kernels that are made for a target, where there are such.
@@ -236,23 +316,24 @@ fn special_shape(target: Target) -> Option<BlockShape> {
 }
 
 /// Of kernels of one special shape that differ in their query tiles: two (unless they were asked for) only for unsplit
-/// plans whose rows exceed a tile. `splits` gives the number of splits for the work of the one with the fewest.
+/// plans whose rows exceed a tile. `splits` gives the splits for the one with the fewest.
 fn by_tiles(
     mut works: Vec<(Variant, Work)>,
     problem: &Problem,
-    splits: impl Fn(&Work) -> u32,
-) -> (Variant, Work, u32, KernelReason) {
+    splits: impl Fn(&Variant, &Work) -> Free,
+) -> (Variant, Work, Free, KernelReason) {
     // In order: few query tiles first.
     let (fewest, work) = &works[0];
-    let num_splits = splits(work);
-    let more = num_splits == 1 && problem.rows() > fewest.block_rows();
+    let free = splits(fewest, work);
+    let unsplit = free.splits == 1 && free.ragged.is_none();
+    let more = unsplit && problem.rows() > fewest.block_rows();
     let (variant, work) = works.swap_remove(if more { works.len() - 1 } else { 0 });
-    (variant, work, num_splits, KernelReason::Special)
+    (variant, work, free, KernelReason::Special)
 }
 
 /// The variant by the rows of one KV head alone: under `Tokens` a sequence has the same bits whatever is beside it,
 /// so neither the batch nor any length may have a say.
-fn by_rows(works: Vec<(Variant, Work)>, problem: &Problem) -> (Variant, Work, u32, KernelReason) {
+fn by_rows(works: Vec<(Variant, Work)>, problem: &Problem) -> (Variant, Work, Free, KernelReason) {
     // In order: warps that split the KV first, few query tiles first. More than one only where it was asked for.
     let few_tiles = works.iter().map(|(variant, _)| variant.q_tiles).min();
     let mut candidates: Vec<_> = works.into_iter().filter(|(variant, _)| Some(variant.q_tiles) == few_tiles).collect();
@@ -260,7 +341,7 @@ fn by_rows(works: Vec<(Variant, Work)>, problem: &Problem) -> (Variant, Work, u3
     let index = candidates.iter().position(|(variant, _)| fits(variant)).unwrap_or(candidates.len() - 1);
     let (variant, work) = candidates.swap_remove(index);
     let reason = if index == 0 { KernelReason::FewRows } else { KernelReason::ManyRows };
-    (variant, work, 0, reason)
+    (variant, work, Free { splits: 0, ragged: None, cost: 0.0 }, reason)
 }
 
 fn splits_of_tokens(n: u32, problem: &Problem, geometry: &Geometry) -> Result<u32> {

@@ -10,6 +10,8 @@ use crate::Lengths;
 pub struct Unit {
     /// Part of the KV.
     pub split: u32,
+    /// Parts that the sequence has.
+    pub splits: u32,
     /// Sequence.
     pub batch: u32,
     /// Block of `q_tiles * tile_m` packed query rows.
@@ -19,16 +21,26 @@ pub struct Unit {
 }
 
 impl Plan {
-    /// Unit `index` of [`Plan::units`]: the KV head runs fastest, then row block, sequence, split. `None` beyond
-    /// the last one.
-    pub fn unit(&self, index: u32) -> Option<Unit> {
-        if index >= self.units() {
-            return None;
-        }
-        let (kv_heads, batch) = (self.problem.kv_heads as u32, self.problem.batch as u32);
-        let (rest, kv_head) = (index / kv_heads, index % kv_heads);
-        let (rest, m_block) = (rest / self.m_blocks, rest % self.m_blocks);
-        Some(Unit { split: rest / batch, batch: rest % batch, m_block, kv_head })
+    /// The units of a run over sequences of these lengths, one for each of the batch, in order: the KV head runs fastest,
+    /// then row block, then sequence and split. Where each sequence has splits of its own
+    /// ([`Plan::ragged`]) a sequence's follow each other, else those of all sequences.
+    pub fn units_of(&self, lengths: &[Lengths]) -> Vec<Unit> {
+        let batch = 0..self.problem.batch as u32;
+        let entries: Vec<_> = match &self.ragged {
+            None => (0..self.num_splits)
+                .flat_map(|split| batch.clone().map(move |batch| (batch, split, self.num_splits)))
+                .collect(),
+            Some(ragged) => {
+                let splits = ragged.splits(lengths);
+                batch.zip(splits).flat_map(|(batch, n)| (0..n).map(move |split| (batch, split, n))).collect()
+            }
+        };
+        let blocks =
+            (0..self.m_blocks).flat_map(|m_block| (0..self.problem.kv_heads as u32).map(move |h| (m_block, h)));
+        let units = entries.into_iter().flat_map(|(batch, split, splits)| {
+            blocks.clone().map(move |(m_block, kv_head)| Unit { split, splits, batch, m_block, kv_head })
+        });
+        units.collect()
     }
 
     /// The packed query rows of row block `m_block` of a sequence with `queries` queries. Row `r` is query `r / group` of
@@ -56,7 +68,7 @@ impl Plan {
         let visible = self.visible(unit.m_block, lengths);
         let tile = self.variant.geometry.tile_n as usize;
         let first = visible.start / tile;
-        let (split, splits) = (unit.split as usize, self.num_splits as usize);
+        let (split, splits) = (unit.split as usize, unit.splits as usize);
         let (from, to) = if self.split_tokens > 0 {
             let size = self.split_tokens as usize;
             ((split * size).max(first * tile), (split + 1) * size)

@@ -10,6 +10,7 @@
 
 use kernels_gpu::abi::BlockShape;
 
+use super::ragged::Ragged;
 use crate::catalogue::Variant;
 use crate::{Lengths, Problem};
 
@@ -36,7 +37,7 @@ const COMBINE_SPLIT: f64 = 700.0;
 const TIE: f64 = 1.005;
 
 /// The work of a problem before it is split.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     m_blocks: usize,
     units_per_split: u64,
@@ -54,8 +55,25 @@ pub(super) struct Work {
     tile_bytes: f64,
     /// How fast a block gets on with the memory to itself: as it streams, or as it computes.
     alone: f64,
-    /// Bytes that each split adds: partial results, written and read.
-    split_bytes: f64,
+    /// Queries of all sequences, and of one at most.
+    queries: u64,
+    sq: u64,
+    /// Bytes that a part of a query adds, of all heads: written and read.
+    part_bytes: f64,
+}
+
+/// What splits make of the work.
+struct Parts {
+    /// Units of work.
+    units: u64,
+    /// Units that take about as long as the longest.
+    big: u64,
+    /// KV tiles of the longest unit.
+    longest: u64,
+    /// Splits of a sequence at most.
+    splits: u64,
+    /// Queries of all parts.
+    queries: u64,
 }
 
 impl Work {
@@ -90,7 +108,6 @@ impl Work {
             longest = longest.max(first).max(last);
             shortest = shortest.min(if blocks < m_blocks { 0 } else { first.min(last) });
         }
-        let rows = (problem.total_q() * problem.heads) as f64;
         let shares = match variant.shape {
             BlockShape::SplitKv => f64::from(variant.geometry.warps),
             BlockShape::Tcgen05 => TCGEN05,
@@ -107,7 +124,9 @@ impl Work {
             slots,
             tile_bytes: (tile * (problem.head_dim_qk + problem.head_dim_v) * problem.dtype.size_of()) as f64,
             alone: ALONE.min(shares * WARP / f64::from(variant.q_tiles)),
-            split_bytes: rows * (problem.head_dim_v + 1) as f64 * 4.0 * 2.0,
+            queries: problem.total_q() as u64,
+            sq: problem.sq as u64,
+            part_bytes: (problem.heads * (problem.head_dim_v + 1)) as f64 * 4.0 * 2.0,
         }
     }
 
@@ -119,6 +138,11 @@ impl Work {
     /// Units of work of one split.
     pub(super) fn units_per_split(&self) -> u64 {
         self.units_per_split
+    }
+
+    /// Whether all units are known to have the same number of tiles.
+    pub(super) fn alike_for_sure(&self) -> bool {
+        self.uniform && self.sure
     }
 
     /// KV tiles of the longest sequence.
@@ -137,7 +161,7 @@ impl Work {
 
     /// Blocks of the grid. Equal units: spread evenly. Otherwise one a unit, and the hardware balances.
     pub(super) fn grid(&self, units: u64) -> u64 {
-        if self.uniform && self.sure { self.even(units) } else { units }
+        if self.alike_for_sure() { self.even(units) } else { units }
     }
 
     /// As few blocks as take `units` equal units in as many waves as any number would.
@@ -150,24 +174,49 @@ impl Work {
         units as f64 / self.slots as f64
     }
 
-    /// The estimate with this many splits.
+    /// The work of the longest sequence alone, if all of its blocks see as much.
+    pub(super) fn of_longest(&self, batch: usize) -> Self {
+        let units = self.units_per_split / batch as u64;
+        Self { units_per_split: units, tiles: (units * self.longest) as f64, uniform: true, queries: self.sq, ..*self }
+    }
+
+    /// The estimate with this many splits of each sequence.
     pub(super) fn cost(&self, splits: u64) -> f64 {
         let units = self.units_per_split * splits;
+        let longest = self.longest.div_ceil(splits);
+        self.cost_of(self.uniform, Parts { units, big: units, longest, splits, queries: self.queries * splits })
+    }
+
+    /// The estimate with splits of their own for sequences whose lengths are known.
+    pub(super) fn cost_ragged(&self, ragged: &Ragged, batch: usize) -> Option<f64> {
+        let shares = ragged.shares()?;
+        let blocks = self.units_per_split / batch as u64;
+        let parts = Parts {
+            units: ragged.entries() * blocks,
+            big: shares.big * blocks,
+            longest: shares.longest,
+            splits: u64::from(ragged.most_splits()),
+            queries: ragged.part_queries(),
+        };
+        Some(self.cost_of(false, parts))
+    }
+
+    fn cost_of(&self, uniform: bool, Parts { units, big, longest, splits, queries }: Parts) -> f64 {
         let slots = self.slots as f64;
-        let longest = self.longest.div_ceil(splits) as f64 * self.tile_bytes;
+        let longest = longest as f64 * self.tile_bytes;
         // Two limits: the memory that all blocks share, and what the blocks on the longest way can stream alone.
-        let (shared, alone, tail) = if self.uniform {
+        let (shared, alone, tail) = if uniform {
             let way = units.div_ceil(self.slots) as f64 * longest;
             (way * self.even(units) as f64 / slots, way / self.alone, 0.0)
         } else {
             // Units finish at different times: half of the longest one is left over at the end.
-            let tail = if units > self.slots { longest / self.alone / 2.0 } else { 0.0 };
+            let tail = if big > self.slots { longest / self.alone / 2.0 } else { 0.0 };
             (self.tiles * self.tile_bytes / slots, longest / self.alone, tail)
         };
         let streaming = (shared.powf(GRADUAL) + alone.powf(GRADUAL)).powf(1.0 / GRADUAL) + tail;
         let combine = match splits {
             1 => 0.0,
-            n => COMBINE + COMBINE_SPLIT * n as f64 + self.split_bytes * n as f64 / slots,
+            n => COMBINE + COMBINE_SPLIT * n as f64 + self.part_bytes * queries as f64 / slots,
         };
         streaming + UNIT * self.waves(units).max(1.0) + combine
     }

@@ -3,14 +3,16 @@
 mod choose;
 mod coverage;
 mod heuristic;
+mod ragged;
 
 use std::fmt;
 
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS};
 
-use self::choose::{Choice, choose};
+use self::choose::{Choice, Limits, choose};
 pub use self::choose::{KernelReason, Reason};
 pub use self::coverage::Unit;
+pub use self::ragged::Ragged;
 use crate::catalogue::Variant;
 use crate::{Catalogue, DeviceProps, Error, Options, Problem, Result};
 
@@ -27,12 +29,14 @@ pub struct Plan {
     m_blocks: u32,
     units: u32,
     num_splits: u32,
+    ragged: Option<Ragged>,
     split_tokens: u32,
     reason: Reason,
     kernel_reason: KernelReason,
     waves: f64,
     attention: Launch,
-    combine: Option<CombineLaunch>,
+    schedule: Option<KernelLaunch>,
+    combine: Option<KernelLaunch>,
     workspace_bytes: usize,
 }
 
@@ -47,9 +51,9 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// The launch of the kernel that merges the splits.
+/// A kernel beside the attention kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CombineLaunch {
+pub struct KernelLaunch {
     /// The kernel.
     pub kernel: Kernel,
     /// Its launch.
@@ -71,26 +75,43 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     }
     let variants = catalogue.variants(problem)?;
     let combine = plan_combine(problem, device, catalogue);
-    // Auto does not split what cannot be merged.
-    let max_splits = match options.max_workspace_bytes {
-        _ if combine.is_err() => 1,
-        None => MAX_SPLITS,
-        // A split's part has the same size whatever their number.
-        Some(most) => (most / workspace_bytes(problem, 2)?.div_ceil(2).max(1)).clamp(1, MAX_SPLITS as usize) as u32,
+    let schedule = catalogue.schedule();
+    // Auto does not split what cannot be merged, and keeps to the workspace.
+    let part_queries = match options.max_workspace_bytes {
+        _ if combine.is_err() => 0,
+        None => u64::MAX,
+        Some(most) => most as u64 / part_bytes(problem).max(1),
     };
-    let Choice { variant, work, num_splits, split_tokens, reason, kernel_reason } =
-        choose(&variants, problem, options, device, max_splits)?;
+    let splits = part_queries.checked_div(problem.total_q() as u64).unwrap_or(1).clamp(1, u64::from(MAX_SPLITS)) as u32;
+    let limits = Limits { splits, part_queries, on_device: schedule.is_ok() };
+    let Choice { variant, work, num_splits, ragged, split_tokens, reason, kernel_reason } =
+        choose(&variants, problem, options, device, limits)?;
 
-    let workspace_bytes = workspace_bytes(problem, num_splits)?;
+    let part_queries = match (&ragged, num_splits) {
+        (Some(ragged), _) => ragged.part_queries(),
+        (None, 1) => 0,
+        (None, n) => u64::from(n) * problem.total_q() as u64,
+    };
+    let workspace_bytes = workspace_bytes(problem, num_splits, part_queries)?;
     if let Some(most) = options.max_workspace_bytes.filter(|&most| workspace_bytes > most) {
         let allowed = format!("at least {workspace_bytes}, which {num_splits} splits need");
         return Err(Error::argument("max_workspace_bytes", most, allowed));
     }
-    let units = work.units_per_split() * u64::from(num_splits);
+    let (units, grid) = match &ragged {
+        // A block a unit, and the hardware balances.
+        Some(ragged) => {
+            let units = work.units_per_split() / problem.batch as u64 * ragged.entries();
+            (units, units)
+        }
+        None => {
+            let units = work.units_per_split() * u64::from(num_splits);
+            (units, work.grid(units))
+        }
+    };
     let vendor = device.target.vendor();
     let threads = variant.geometry.threads;
     let attention = Launch {
-        grid: work.grid(units).min(u64::from(device.max_blocks(threads))) as u32,
+        grid: grid.min(u64::from(device.max_blocks(threads))) as u32,
         block: threads,
         shared_bytes: variant.kernel.shared_bytes(vendor),
     };
@@ -102,6 +123,18 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         m_blocks: work.m_blocks(),
         units: units as u32,
         num_splits,
+        schedule: match &ragged {
+            Some(ragged) if ragged.known().is_none() => {
+                let kernel = schedule?;
+                let block = kernel.threads(vendor);
+                Some(KernelLaunch {
+                    kernel,
+                    launch: Launch { grid: 1, block, shared_bytes: kernel.shared_bytes(vendor) },
+                })
+            }
+            _ => None,
+        },
+        ragged,
         split_tokens,
         reason,
         kernel_reason,
@@ -112,7 +145,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     })
 }
 
-fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) -> Result<CombineLaunch> {
+fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) -> Result<KernelLaunch> {
     let vendor = device.target.vendor();
     let kernel = catalogue.combine()?;
     let block = kernel.threads(vendor);
@@ -128,17 +161,19 @@ fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) 
             format!("a multiple of {}, at most {widest}, where there is more than one split", abi::COMBINE_WIDTH);
         return Err(Error::argument("head_dim_v", problem.head_dim_v, allowed));
     }
-    Ok(CombineLaunch { kernel, launch: Launch { grid: rows, block, shared_bytes: kernel.shared_bytes(vendor) } })
+    Ok(KernelLaunch { kernel, launch: Launch { grid: rows, block, shared_bytes: kernel.shared_bytes(vendor) } })
 }
 
-/// Partial O and LSE in fp32 of every split and row; nothing where the only split writes the result itself.
-fn workspace_bytes(problem: &Problem, num_splits: u32) -> Result<usize> {
-    if num_splits == 1 {
-        return Ok(0);
-    }
-    let factors = [problem.total_q(), problem.heads, problem.head_dim_v + 1, size_of::<f32>()];
-    let bytes = factors.iter().try_fold(num_splits as usize, |bytes, &n| bytes.checked_mul(n));
-    bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
+/// Bytes of a part of a query: O and LSE of all heads in fp32.
+fn part_bytes(problem: &Problem) -> u64 {
+    // Heads and dims are below 2^31.
+    (problem.heads * (problem.head_dim_v + 1) * size_of::<f32>()) as u64
+}
+
+/// Bytes of the parts of so many queries.
+fn workspace_bytes(problem: &Problem, num_splits: u32, part_queries: u64) -> Result<usize> {
+    let bytes = part_bytes(problem).checked_mul(part_queries);
+    bytes.filter(|&bytes| bytes <= isize::MAX as u64).map(|bytes| bytes as usize).ok_or_else(|| {
         let given = format!("{num_splits} over {} rows", problem.total_q() * problem.heads);
         Error::argument("splits", given, "a workspace below 2^63 bytes")
     })
@@ -195,9 +230,14 @@ impl Plan {
         self.m_blocks
     }
 
-    /// Parts of each sequence's KV.
+    /// Parts of each sequence's KV; of one sequence at most where each has its own number ([`Plan::ragged`]).
     pub fn num_splits(&self) -> u32 {
         self.num_splits
+    }
+
+    /// How splits are shared out by the sequences' lengths, where not all have [`Plan::num_splits`].
+    pub fn ragged(&self) -> Option<&Ragged> {
+        self.ragged.as_ref()
     }
 
     /// KV tokens of each split where [`Splits::Tokens`](crate::Splits::Tokens) was asked for; 0: each sequence's tiles are shared out
@@ -211,7 +251,8 @@ impl Plan {
         self.reason
     }
 
-    /// Exact size in bytes of the workspace that a run needs; 0 with one split.
+    /// Size in bytes of the workspace that a run needs: 0 with one split; exact, but where splits are shared out by lengths
+    /// that only the device knows: then it is enough for any.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
@@ -221,8 +262,13 @@ impl Plan {
         self.attention
     }
 
+    /// The launch of the kernel that shares splits out by lengths on the device, ahead of the attention kernel.
+    pub fn schedule(&self) -> Option<KernelLaunch> {
+        self.schedule
+    }
+
     /// The combine kernel's launch, where there is more than one split.
-    pub fn combine(&self) -> Option<CombineLaunch> {
+    pub fn combine(&self) -> Option<KernelLaunch> {
         self.combine
     }
 
@@ -231,8 +277,9 @@ impl Plan {
         self.waves
     }
 
-    /// Units of work: `num_splits * batch * m_blocks * kv_heads`. Block `b` of the grid takes the units `b`,
-    /// `b + grid`, `b + 2 grid`, and so on.
+    /// Units of work: `num_splits * batch * m_blocks * kv_heads`, or where each sequence has splits of its own, their sum in
+    /// place of `num_splits * batch`; at most, where only the device knows the lengths. Block `b` of the grid takes the
+    /// units `b`, `b + grid`, `b + 2 grid`, and so on.
     pub fn units(&self) -> u32 {
         self.units
     }
@@ -255,12 +302,23 @@ impl fmt::Display for Plan {
             _ => unreachable!("the ABI table grew a block shape that the planner does not know"),
         };
         writeln!(f, "  tile       {} x {tile_m} rows, {tile_n} tokens, {warps}", self.variant.q_tiles)?;
-        writeln!(f, "  splits     {} ({}; asked: {})", self.num_splits, self.reason, self.options.splits)?;
+        let (splits, asked) = (self.num_splits, self.options.splits);
+        match &self.ragged {
+            None => writeln!(f, "  splits     {splits} ({}; asked: {asked})", self.reason)?,
+            Some(ragged) => {
+                let all = ragged.entries();
+                let most = if ragged.known().is_some() { "" } else { " at most" };
+                writeln!(f, "  splits     1 to {splits}, {all} in all{most} ({}; asked: {asked})", self.reason)?;
+            }
+        }
         writeln!(f, "  grid       {grid} blocks of {block} threads for {} units", self.units())?;
         writeln!(f, "  waves      {:.2} of {} multiprocessors", self.waves, self.device.multiprocessors)?;
         writeln!(f, "  shared     {shared_bytes} bytes a block")?;
+        if let Some(KernelLaunch { launch, .. }) = self.schedule {
+            writeln!(f, "  schedule   {} block of {} threads", launch.grid, launch.block)?;
+        }
         match self.combine {
-            Some(CombineLaunch { launch, .. }) => {
+            Some(KernelLaunch { launch, .. }) => {
                 writeln!(f, "  combine    {} blocks of {} threads", launch.grid, launch.block)?;
             }
             None => writeln!(f, "  combine    none")?,

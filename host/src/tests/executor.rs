@@ -88,7 +88,7 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!((value("v_stride_batch"), value("v_stride_seq"), value("v_stride_head")), (208_000, 208, 104));
     assert_eq!((value("batch"), value("sq"), value("sk")), (2, 3, 1000));
     assert_eq!((value("head_dim_qk"), value("head_dim_v")), (128, 104));
-    assert_eq!((value("kv_heads"), value("group"), value("m_blocks")), (2, 4, 1));
+    assert_eq!((value("kv_heads"), value("group")), (2, 4));
     assert_eq!((value("num_splits"), value("split_tokens")), (5, 0));
     assert_eq!((value("window_left"), value("window_right"), value("softcap_log2")), (u64::from(NO_BOUND), 0, 0));
     assert_eq!(value("o_dtype"), Output::F32 as u64);

@@ -93,14 +93,16 @@ macro_rules! attention_arguments {
             k: Pointer,
             /// V, likewise with `head_dim_v`.
             v: Pointer,
-            /// O: as Q, with `head_dim_v`; written when `num_splits` is 1.
+            /// O: as Q, with `head_dim_v`; written of a sequence with one split.
             o: Pointer,
-            /// LSE: fp32 `[batch, heads, sq]` or `[heads, total_q]`, natural log, or null; written when `num_splits` is 1.
+            /// LSE: fp32 `[batch, heads, sq]` or `[heads, total_q]`, natural log, or null; written of a sequence with one
+            /// split.
             lse: Pointer,
             /// Partial O: fp32 `[num_splits, total_q, heads, head_dim_v]`, normalised, without the sink. The queries of
-            /// sequence `b` begin at `b * sq`, or where packed Q says.
+            /// sequence `b` begin at `b * sq`, or where packed Q says. With a table `[rows, heads, head_dim_v]`, where it
+            /// says which rows are a sequence's.
             partial_o: Pointer,
-            /// Partial LSE: fp32 `[num_splits, total_q, heads]`, natural log, without the sink.
+            /// Partial LSE: fp32, likewise without `head_dim_v`, natural log, without the sink.
             partial_lse: Pointer,
             /// KV length of each sequence, int32 `[batch]`, or null: all that it has.
             kv_lens: Pointer,
@@ -110,7 +112,7 @@ macro_rules! attention_arguments {
             cu_seqlens_kv: Pointer,
             /// The pages of each sequence, int32 `[batch, ...]`, or null without pages.
             page_table: Pointer,
-            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used when `num_splits` is 1.
+            /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used of a sequence with one split.
             sink: Pointer,
             /// Of 8-bit elements: the factor that Q's values are to be multiplied by, fp32 `[1]` or `[batch, kv_heads]`.
             q_descale: Pointer,
@@ -118,6 +120,9 @@ macro_rules! attention_arguments {
             k_descale: Pointer,
             /// The same of V.
             v_descale: Pointer,
+            /// The table of a ragged batch ([`super::schedule`]), or null: each sequence has `num_splits` splits. Null with two
+            /// query tiles.
+            schedule: Pointer,
             /// Status word, u32: bits `STATUS_*` are set in it.
             status: Pointer,
             /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.
@@ -159,8 +164,6 @@ macro_rules! attention_arguments {
             kv_heads: u32,
             /// Query heads that share a KV head.
             group: u32,
-            /// Blocks of query tiles of a KV head: `ceil(sq * group / (q_tiles * tile_m))`.
-            m_blocks: u32,
             /// Parts of each sequence's KV.
             num_splits: u32,
             /// KV tokens of a split, a multiple of `tile_n`; 0: each sequence's tiles are shared out evenly.
@@ -195,6 +198,8 @@ macro_rules! combine_arguments {
             sink: Pointer,
             /// Where packed sequences begin, int32 `[batch + 1]`, or null: queries from the last one's end on belong to none.
             cu_seqlens_q: Pointer,
+            /// The table of a ragged batch, or null: each sequence has `num_splits` parts.
+            schedule: Pointer,
             /// Strides in elements.
             o_stride_batch: u64,
             o_stride_seq: u64,
@@ -253,6 +258,34 @@ macro_rules! merge_arguments {
     };
 }
 
+/// Calls `$apply` with the schedule kernel's argument list; names that an attention kernel has too mean the same.
+macro_rules! schedule_arguments {
+    ($apply:ident! $($prefix:tt)*) => {
+        $apply! { $($prefix)* {
+            /// Written: the table ([`super::schedule`]).
+            schedule: Pointer,
+            kv_lens: Pointer,
+            cu_seqlens_q: Pointer,
+            cu_seqlens_kv: Pointer,
+            status: Pointer,
+            batch: u32,
+            sq: u32,
+            sk: u32,
+            total_q: u32,
+            total_kv: u32,
+            group: u32,
+            window_left: u32,
+            window_right: u32,
+            /// Packed query rows of a block.
+            block_rows: u32,
+            /// KV tokens that a block takes in one step.
+            tile_n: u32,
+            /// Big splits at most.
+            wide: u32,
+        } }
+    };
+}
+
 /// Calls `$apply` with the read kernels' argument list.
 macro_rules! read_arguments {
     ($apply:ident! $($prefix:tt)*) => {
@@ -269,13 +302,13 @@ macro_rules! read_arguments {
     };
 }
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
-pub(crate) use {attention_arguments, combine_arguments, merge_arguments, read_arguments};
+pub(crate) use {attention_arguments, combine_arguments, merge_arguments, read_arguments, schedule_arguments};
 
 macro_rules! define_arguments {
     ($(#[$doc:meta])* $name:ident $text:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "strides, and bounds, share one line")]
+        #[allow(missing_docs, reason = "strides and bounds share one line, and lists the names of others")]
         pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
 
         #[cfg(not(any(target_arch = "nvptx64", target_arch = "amdgpu")))]
@@ -322,4 +355,5 @@ use std::{vec, vec::Vec};
 attention_arguments!(define_arguments! #[doc = "Arguments of an attention kernel."] AttentionArguments ATTENTION_TEXT);
 combine_arguments!(define_arguments! #[doc = "Arguments of the combine kernel."] CombineArguments COMBINE_TEXT);
 merge_arguments!(define_arguments! #[doc = "Arguments of the merge kernel."] MergeArguments MERGE_TEXT);
+schedule_arguments!(define_arguments! #[doc = "Arguments of the schedule kernel."] ScheduleArguments SCHEDULE_TEXT);
 read_arguments!(define_arguments! #[doc = "Arguments of a read kernel."] ReadArguments READ_TEXT);

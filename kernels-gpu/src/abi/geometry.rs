@@ -211,7 +211,9 @@ impl Geometry {
             * match (vendor, shape) {
                 (Vendor::Nvidia, _) => Self::row_bytes(operand, head_dim_qk) + Self::row_bytes(operand, head_dim_v),
                 (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * operand.bytes(),
-                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Tcgen05) => (head_dim_qk + head_dim_v) * operand.bytes(),
+                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Tcgen05) => {
+                    (head_dim_qk + head_dim_v) * operand.bytes()
+                }
             }
     }
 

@@ -2,6 +2,7 @@
 
 use super::merge::with_sink;
 use super::output::{Final, LN_2, LOG2_E};
+use super::parts::{Parts, Table};
 use super::softmax::finite;
 use crate::abi::{COMBINE_THREADS, COMBINE_WIDTH, CombineArguments, MAX_SPLITS};
 use crate::gpu::{Float4, divide, math, shared, thread, warp};
@@ -18,17 +19,11 @@ const UNROLL: usize = 4;
 pub(crate) unsafe fn combine(a: CombineArguments) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let row = thread::block_idx_x();
-    if !a.cu_seqlens_q.is_null() {
-        // SAFETY: the offsets are one more than the sequences; there is a row, so there is a head.
-        let (end, query) =
-            unsafe { (a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read(), divide(row, a.heads).0) };
-        // A query that belongs to no sequence has no parts.
-        if query as i32 >= end {
-            return;
-        }
-    }
+    // SAFETY: the row is one of the launch's; the caller's promise.
+    let Some(parts) = (unsafe { parts_of(&a, row) }) else { return };
+    let num_splits = parts.count;
     let lse = |split: u32| -> f32 {
-        let place = u64::from(split) * u64::from(a.rows) + u64::from(row);
+        let place = parts.first + u64::from(split) * parts.step;
         // SAFETY: split and row are in range.
         unsafe { a.partial_lse.cast::<f32>().add(place as usize).read() }
     };
@@ -39,7 +34,7 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
     // Every warp computes the maximum and the sum by itself, in the same order.
     let mut max = f32::NEG_INFINITY;
     let mut split = lane;
-    while split < a.num_splits {
+    while split < num_splits {
         max = math::max(max, lse(split));
         split += warp::SIZE;
     }
@@ -48,14 +43,14 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
     let weight = |split: u32| math::exp2((lse(split) - finite(max)) * LOG2_E);
     let mut sum = 0.0;
     let mut split = lane;
-    while split < a.num_splits {
+    while split < num_splits {
         sum += weight(split);
         split += warp::SIZE;
     }
     // SAFETY: all lanes are here.
     let sum = unsafe { warp::reduce(sum, |x, y| x + y) };
     let mut split = thread;
-    while split < a.num_splits {
+    while split < num_splits {
         // SAFETY: split is below MAX_SPLITS.
         unsafe { weights.add(split as usize).write(weight(split)) };
         split += COMBINE_THREADS;
@@ -70,19 +65,19 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
     let mut out = [0.0; 4];
     if team < teams {
         let mut split = team;
-        while split < a.num_splits {
-            let mut parts = [Float4([0.0; 4]); UNROLL];
+        while split < num_splits {
+            let mut values = [Float4([0.0; 4]); UNROLL];
             let mut part_weights = [0.0; UNROLL];
             for u in 0..UNROLL {
                 let split = split + u as u32 * teams;
-                if split < a.num_splits {
+                if split < num_splits {
                     // SAFETY: split is in range.
                     let weight = unsafe { weights.add(split as usize).read() };
                     // A split without weight may have left its part unwritten.
                     if weight != 0.0 {
-                        let place = (u64::from(split) * u64::from(a.rows) + u64::from(row)) * u64::from(a.head_dim_v);
+                        let place = (parts.first + u64::from(split) * parts.step) * u64::from(a.head_dim_v);
                         // SAFETY: split, row and dim are in range; parts are aligned to 16 bytes.
-                        parts[u] = unsafe {
+                        values[u] = unsafe {
                             a.partial_o.cast::<f32>().add(place as usize + dim as usize).cast::<Float4>().read()
                         };
                         part_weights[u] = weight;
@@ -91,7 +86,7 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
             }
             for u in 0..UNROLL {
                 for i in 0..4 {
-                    out[i] = math::fma(part_weights[u], parts[u].0[i], out[i]);
+                    out[i] = math::fma(part_weights[u], values[u].0[i], out[i]);
                 }
             }
             split += UNROLL as u32 * teams;
@@ -140,5 +135,31 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
                 target.store_lse(lse);
             }
         }
+    }
+}
+
+/// Where the parts of row `row` are, in rows; `None` if there is nothing to merge: it belongs to no sequence, or its
+/// sequence has one split.
+///
+/// # Safety
+/// There is such a row; the pointers of `a` are as its documentation says.
+#[inline(always)]
+unsafe fn parts_of(a: &CombineArguments, row: u32) -> Option<Parts> {
+    let table = Table::new(a.schedule, a.batch);
+    // SAFETY: there is a row, so there is a head and a query. The offsets are one more than the sequences, and the table
+    // has all of them.
+    unsafe {
+        let (query, head) = divide(row, a.heads);
+        if table.is_null() {
+            if !a.cu_seqlens_q.is_null() && query as i32 >= a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read() {
+                return None;
+            }
+            return Some(Parts::even(a.num_splits, a.rows, u64::from(row)));
+        }
+        let sequence = if a.cu_seqlens_q.is_null() { divide(query, a.sq).0 } else { table.sequence_of(query) };
+        let record = table.record(sequence).read();
+        let query = query.wrapping_sub(record.first_query);
+        let merged = query < record.queries && record.splits > 1;
+        merged.then(|| Parts::of(record, query).of_head(a.heads, head))
     }
 }

@@ -42,7 +42,8 @@ pub(crate) unsafe fn forward<
     // Rows of one query tile, this warp's first one of them, and where its KV tokens start.
     let (tile_m, warp_row, warp_token, tile_n) =
         if splits_kv { (E::M, 0, warp * chunk, warps * chunk) } else { (warps * E::M, warp * E::M, 0, chunk) };
-    let sizes = Sizes { tile_rows: QT as u32 * tile_m, tile_n, warp_token, element: E::OPERAND.bytes() };
+    let q_tiles = QT as u32;
+    let sizes = Sizes { q_tiles, tile_rows: q_tiles * tile_m, tile_n, warp_token, element: E::OPERAND.bytes() };
 
     let (head_dim_qk, head_dim_v) = ((QF * E::DEPTH) as u32, (OF * E::COLUMNS) as u32);
     let shape = if splits_kv { BlockShape::SplitKv } else { BlockShape::SharedKv };
@@ -70,7 +71,8 @@ pub(crate) unsafe fn forward<
     }
 
     let mut index = thread::block_idx_x();
-    while index < units(&a.all()) {
+    // SAFETY: the caller's promise.
+    while index < unsafe { units(&a.all(), sizes) } {
         let once = a.all();
         // SAFETY: the index is in range; the caller's promise.
         let unit = unsafe { Unit::new(&once, index, sizes) };
@@ -129,7 +131,7 @@ pub(crate) unsafe fn forward<
         // SAFETY: as above.
         let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
         // SAFETY: the caller's promise.
-        let output = UnitOutput::new(once, unit, unsafe { descale::of_v::<E>(&once, &unit) });
+        let output = unsafe { UnitOutput::new(once, unit, sizes.table(&once), descale::of_v::<E>(&once, &unit)) };
         let lane = warp::per_lane(lane);
         for t in 0..QT {
             let first = t as u32 * tile_m + warp_row;

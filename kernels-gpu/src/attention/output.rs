@@ -1,5 +1,6 @@
 //! Where a packed row's results go, and how they are written.
 
+use super::parts::{Parts, Table};
 use super::schedule::Unit;
 use crate::abi::{AttentionArguments, Output};
 use crate::gpu::{Float2, Float4, divide, math};
@@ -162,13 +163,20 @@ pub(super) struct UnitOutput {
     /// First query of the sequence, among its own or all packed ones; and the sequence, 0 where they are packed.
     first_query: u32,
     batch: u32,
+    /// Row, in queries, of the split's part of the sequence's first query; and how many splits that has.
+    first_part: u64,
+    splits: u32,
     /// Factor of V's values.
     pub(super) descale: f32,
 }
 
 impl UnitOutput {
+    /// Where `unit`'s rows go, with the launch's table.
+    ///
+    /// # Safety
+    /// The unit is one of the launch's; the pointers of `a` are as its documentation says.
     #[inline(always)]
-    pub(super) fn new(a: AttentionArguments, unit: Unit, descale: f32) -> Self {
+    pub(super) unsafe fn new(a: AttentionArguments, unit: Unit, table: Table, descale: f32) -> Self {
         let (sq, total_q, packed) = (a.sq, a.total_q, !a.cu_seqlens_q.is_null());
         let target = Final {
             o: a.o,
@@ -182,7 +190,17 @@ impl UnitOutput {
             o_dtype: a.o_dtype,
         };
         let batch = if packed { 0 } else { unit.batch };
-        Self { a, unit, target, first_query: unit.sequence.first_query, batch, descale }
+        // Read ahead of the branch: see `Unit::new`.
+        let (first_query, num_splits) = (unit.sequence.first_query, a.num_splits);
+        let parts = if table.is_null() {
+            let query = u64::from(batch) * u64::from(sq) + u64::from(first_query);
+            Parts::even(num_splits, total_q, query)
+        } else {
+            // SAFETY: the caller's promise; the sequence is one of the table's.
+            Parts::of(unsafe { table.record(unit.batch).read() }, 0)
+        };
+        let first_part = parts.first + u64::from(unit.split) * parts.step;
+        Self { a, unit, target, first_query, batch, first_part, splits: parts.count, descale }
     }
 
     /// Rows from the unit's first one to the KV head's last.
@@ -201,13 +219,11 @@ impl UnitOutput {
         }
         // SAFETY: group is not 0, since there is a row.
         let (query, member) = unsafe { divide(packed, a.group) };
-        let (query, head) = (self.first_query + query, unit.kv_head * a.group + member);
-        if a.num_splits == 1 {
-            return self.target.row(self.batch, query, head, a.head_dim_v);
+        let head = unit.kv_head * a.group + member;
+        if self.splits == 1 {
+            return self.target.row(self.batch, self.first_query + query, head, a.head_dim_v);
         }
-        let query =
-            u64::from(unit.split) * u64::from(a.total_q) + u64::from(self.batch) * u64::from(a.sq) + u64::from(query);
-        let partial = query * u64::from(self.target.heads) + u64::from(head);
+        let partial = (self.first_part + u64::from(query)) * u64::from(self.target.heads) + u64::from(head);
         RowOutput {
             o: a.partial_o.wrapping_add((partial * u64::from(a.head_dim_v) * 4) as usize),
             dtype: Output::F32 as u32,

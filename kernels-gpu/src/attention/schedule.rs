@@ -1,6 +1,7 @@
 //! Which rows and which KV tokens a block, and each of its warps, works on.
 
-use super::sequence::{Sequence, Sight};
+use super::parts::{Entry, Table};
+use super::sequence::{Sequence, Sequences, sight};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
 use crate::gpu::{Chunk, Pages, QuerySource, divide, thread, warp};
@@ -25,9 +26,15 @@ pub(super) struct Unit {
 }
 
 /// Units of the launch; the host checks that they fit.
+///
+/// # Safety
+/// The pointers of `a` are as its documentation says.
 #[inline(always)]
-pub(super) fn units(a: &AttentionArguments) -> u32 {
-    warp::uniform(a.num_splits * a.batch * a.m_blocks * a.kv_heads)
+pub(super) unsafe fn units(a: &AttentionArguments, sizes: Sizes) -> u32 {
+    let (even, blocks, table) = (a.num_splits * a.batch, sizes.m_blocks(a) * a.kv_heads, sizes.table(a));
+    // SAFETY: the caller's promise.
+    let entries = if table.is_null() { even } else { unsafe { table.entries().read() } };
+    warp::uniform(entries * blocks)
 }
 
 impl Unit {
@@ -39,33 +46,41 @@ impl Unit {
     pub(super) unsafe fn new(a: &AttentionArguments, index: u32, sizes: Sizes) -> Self {
         let Sizes { tile_rows, tile_n, .. } = sizes;
         let index = warp::per_lane(index);
-        // SAFETY: the counts are not 0, since there is a unit.
+        let (table, sequences) = (sizes.table(a), a.batch);
+        // Read ahead of the branches, or LLVM makes one load of an address that a branch selects, and with it the
+        // arguments stay in memory.
+        let (num_splits, split_tokens) = (a.num_splits, a.split_tokens);
+        // SAFETY: the counts are not 0, since there is a unit; a table has an entry for each.
         let (kv_head, m_block, batch, split) = unsafe {
             let (rest, kv_head) = divide(index, a.kv_heads);
-            let (rest, m_block) = divide(rest, a.m_blocks);
-            let (split, batch) = divide(rest, a.batch);
-            (kv_head, m_block, batch, split)
+            let (entry, m_block) = divide(rest, sizes.m_blocks(a));
+            let Entry { sequence, split } = if table.is_null() {
+                let (split, sequence) = divide(entry, sequences);
+                Entry { sequence, split }
+            } else {
+                table.entry(entry).read()
+            };
+            (kv_head, m_block, sequence, split)
         };
         let first_row = m_block * tile_rows;
         // SAFETY: the batch index is in range.
-        let sequence = unsafe { Sequence::new(a, batch) };
+        let sequence = unsafe { Sequence::new(Sequences::of(a), batch) };
         let rows = sequence.queries * a.group;
         let last_row = (first_row + tile_rows).min(rows).saturating_sub(1);
         // SAFETY: group is not 0.
         let (first_query, last_query) = unsafe { (divide(first_row, a.group).0, divide(last_row, a.group).0) };
-        let sight = Sight::new(a, &sequence);
+        let sight = sight(a, &sequence);
         // Rows beyond a short sequence's last one see nothing.
         let visible = if first_row < rows { sight.end(last_query) } else { 0 };
         let first_tile = sight.begin(first_query).min(visible) / tile_n;
-        // Read ahead of the branch, or LLVM makes one load of an address that the branch selects, and with it
-        // the arguments stay in memory.
-        let (num_splits, split_tokens) = (a.num_splits, a.split_tokens);
         let (begin, end) = if split_tokens == 0 {
-            // Split s starts at tile s * tiles / num_splits, written so that no product leaves 32 bits.
-            // SAFETY: num_splits is not 0.
-            let (quotient, rest) = unsafe { divide(visible.div_ceil(tile_n) - first_tile, num_splits) };
+            // SAFETY: the table has the sequence.
+            let splits = if table.is_null() { num_splits } else { unsafe { table.record(batch).read().splits } };
+            // Split s starts at tile s * tiles / splits, written so that no product leaves 32 bits.
+            // SAFETY: splits is not 0.
+            let (quotient, rest) = unsafe { divide(visible.div_ceil(tile_n) - first_tile, splits) };
             // SAFETY: as above.
-            let share = |s: u32| (first_tile + s * quotient + unsafe { divide(s * rest, num_splits) }.0) * tile_n;
+            let share = |s: u32| (first_tile + s * quotient + unsafe { divide(s * rest, splits) }.0) * tile_n;
             (share(split), share(split + 1))
         } else {
             let begin = u64::from(split) * u64::from(split_tokens);
@@ -149,6 +164,8 @@ impl QuerySource for QueryRows {
 /// Tile sizes that the schedule needs.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
+    /// Query tiles.
+    pub(super) q_tiles: u32,
     /// Packed rows of a unit.
     pub(super) tile_rows: u32,
     /// KV tokens that a block takes in one step.
@@ -157,6 +174,20 @@ pub(super) struct Sizes {
     pub(super) warp_token: u32,
     /// Bytes of an element of K and V.
     pub(super) element: u32,
+}
+
+impl Sizes {
+    /// The table of a ragged batch. Kernels with two query tiles have none, and no register left for one.
+    #[inline(always)]
+    pub(super) fn table(self, a: &AttentionArguments) -> Table {
+        Table::new(if self.q_tiles == 1 { a.schedule } else { core::ptr::null_mut() }, a.batch)
+    }
+
+    /// Units of a KV head and an entry: blocks of the rows of the longest sequence.
+    #[inline(always)]
+    fn m_blocks(self, a: &AttentionArguments) -> u32 {
+        (a.sq * a.group).div_ceil(self.tile_rows)
+    }
 }
 
 /// The chunks that one warp takes, over all units of its block, in order: what is copied ahead.
@@ -180,9 +211,11 @@ impl<const PAGED: bool> Walk<PAGED> {
         let index = thread::block_idx_x();
         let (k, v) = (a.hot().k, a.hot().v);
         let mut walk = Self { index, end: 0, token: 0, k, v, table: k, sizes };
-        if index < units(&a.all()) {
-            // SAFETY: the index is in range; the caller's promise.
-            unsafe { walk.enter(&a.all()) };
+        // SAFETY: the index is in range; the caller's promise.
+        unsafe {
+            if index < units(&a.all(), sizes) {
+                walk.enter(&a.all());
+            }
         }
         walk
     }
@@ -197,11 +230,13 @@ impl<const PAGED: bool> Walk<PAGED> {
             // An index beyond the last unit stays there.
             self.index = self.index.saturating_add(thread::grid_dim_x());
             let all = a.all();
-            if self.index >= units(&all) {
-                return None;
-            }
             // SAFETY: the index is in range; the caller's promise.
-            unsafe { self.enter(&all) };
+            unsafe {
+                if self.index >= units(&all, self.sizes) {
+                    return None;
+                }
+                self.enter(&all);
+            }
         }
         let a = a.hot();
         let element = self.sizes.element;

@@ -1,8 +1,38 @@
 //! Where the queries and keys of a sequence are, and which keys each query sees.
 
-use crate::abi::{AttentionArguments, NO_BOUND, STATUS_BAD_LENGTH, STATUS_BAD_OFFSETS};
+use crate::abi::schedule::Sight;
+use crate::abi::{AttentionArguments, STATUS_BAD_LENGTH, STATUS_BAD_OFFSETS};
 use crate::gpu::warp;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+/// What the arguments say of all sequences, by the same names.
+pub(super) struct Sequences {
+    pub(super) kv_lens: *const u8,
+    pub(super) cu_seqlens_q: *const u8,
+    pub(super) cu_seqlens_kv: *const u8,
+    pub(super) status: *mut u8,
+    pub(super) sq: u32,
+    pub(super) sk: u32,
+    pub(super) total_q: u32,
+    pub(super) total_kv: u32,
+}
+
+impl Sequences {
+    #[inline(always)]
+    pub(super) fn of(a: &AttentionArguments) -> Self {
+        // Values, read ahead of any branch: see `Unit::new`.
+        Self {
+            kv_lens: a.kv_lens,
+            cu_seqlens_q: a.cu_seqlens_q,
+            cu_seqlens_kv: a.cu_seqlens_kv,
+            status: a.status,
+            sq: a.sq,
+            sk: a.sk,
+            total_q: a.total_q,
+            total_kv: a.total_kv,
+        }
+    }
+}
 
 /// A sequence's queries and keys.
 #[derive(Clone, Copy)]
@@ -21,17 +51,16 @@ impl Sequence {
     /// Sequence `batch`. What the arguments say of it that cannot be is clamped and flagged.
     ///
     /// # Safety
-    /// `batch < a.batch`; the pointers of `a` are as its documentation says.
+    /// There is such a sequence; the pointers are as the arguments' documentation says.
     #[inline(always)]
-    pub(super) unsafe fn new(a: &AttentionArguments, batch: u32) -> Self {
-        // Read ahead of the branches: see `Unit::new`.
-        let (sq, sk, total_q, total_kv, status) = (a.sq, a.sk, a.total_q, a.total_kv, a.status);
+    pub(super) unsafe fn new(all: Sequences, batch: u32) -> Self {
+        let Sequences { kv_lens, cu_seqlens_q, cu_seqlens_kv, status, sq, sk, total_q, total_kv } = all;
         // SAFETY: the caller's promise.
         unsafe {
-            let (first_query, queries) = place(a.cu_seqlens_q, batch, total_q, sq, status);
-            let (first_key, mut keys) = place(a.cu_seqlens_kv, batch, total_kv, sk, status);
-            if !a.kv_lens.is_null() {
-                let given = *a.kv_lens.cast::<i32>().add(batch as usize);
+            let (first_query, queries) = place(cu_seqlens_q, batch, total_q, sq, status);
+            let (first_key, mut keys) = place(cu_seqlens_kv, batch, total_kv, sk, status);
+            if !kv_lens.is_null() {
+                let given = *kv_lens.cast::<i32>().add(batch as usize);
                 let clamped = given.max(0).min(keys as i32);
                 if given != clamped {
                     flag(status, STATUS_BAD_LENGTH);
@@ -78,46 +107,9 @@ unsafe fn flag(status: *mut u8, bit: u32) {
     unsafe { AtomicU32::from_ptr(status.cast()) }.fetch_or(bit, Ordering::Relaxed);
 }
 
-/// Which keys the queries of a sequence see. Query `i` of `n` stands at position `i + keys - n`: the last one at the
-/// last key. It sees the keys from `left` before its position to `right` behind it.
-#[derive(Clone, Copy)]
-pub(super) struct Sight {
-    queries: u32,
-    keys: u32,
-    left: u32,
-    right: u32,
-}
-
-impl Sight {
-    #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, sequence: &Sequence) -> Self {
-        let Sequence { queries, keys, .. } = *sequence;
-        Self { queries, keys, left: a.window_left, right: a.window_right }
-    }
-
-    /// Position of query `query`, which may be negative. `sq + sk` is below 2^31.
-    #[inline(always)]
-    pub(super) fn position(&self, query: u32) -> i32 {
-        (query + self.keys) as i32 - self.queries as i32
-    }
-
-    /// First key that the query may see.
-    #[inline(always)]
-    pub(super) fn begin(&self, query: u32) -> u32 {
-        if self.left == NO_BOUND { 0 } else { self.position(query).saturating_sub(self.left as i32).max(0) as u32 }
-    }
-
-    /// End of the keys that the query sees.
-    #[inline(always)]
-    pub(super) fn end(&self, query: u32) -> u32 {
-        let end = self.position(query).saturating_add(1).saturating_add(self.right as i32);
-        if self.right == NO_BOUND { self.keys } else { end.max(0).min(self.keys as i32) as u32 }
-    }
-
-    /// Whether a query at `position` sees key `key`.
-    #[inline(always)]
-    pub(super) fn sees(&self, position: i32, key: u32) -> bool {
-        let distance = key as i32 - position;
-        key < self.keys && distance <= self.right as i32 && distance >= -(self.left as i32)
-    }
+/// Which keys the queries of a sequence see by the arguments' bounds.
+#[inline(always)]
+pub(super) fn sight(a: &AttentionArguments, sequence: &Sequence) -> Sight {
+    let Sequence { queries, keys, .. } = *sequence;
+    Sight { queries, keys, left: a.window_left, right: a.window_right }
 }

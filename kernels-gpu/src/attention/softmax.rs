@@ -1,6 +1,6 @@
 //! Online softmax in the exp2 domain (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use super::sequence::{Sequence, Sight};
+use super::sequence::{Sequence, sight};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
 use crate::gpu::tile::{self, Element, Fragment, ROWS};
@@ -72,7 +72,7 @@ impl Mask {
     /// That of the packed rows from `first_row` to `last_row`.
     #[inline(always)]
     pub(super) fn new(a: &AttentionArguments, sequence: Sequence, first_row: u32, last_row: u32) -> Self {
-        let sight = Sight::new(a, &sequence);
+        let sight = sight(a, &sequence);
         let query = |row| query(row, &sequence, a.group);
         // Both ends rise with the row.
         let (begin, end) = (sight.begin(query(last_row)), sight.end(query(first_row)));
@@ -88,7 +88,7 @@ impl Mask {
     /// Begin and end of the keys that a row sees, `offset` behind the first one.
     #[inline(always)]
     pub(super) fn keys(&self, a: &AttentionArguments, offset: u32) -> (u32, u32) {
-        let sight = Sight::new(a, &self.sequence);
+        let sight = sight(a, &self.sequence);
         let query = query(self.first_row + offset, &self.sequence, a.group);
         (sight.begin(query), sight.end(query))
     }
@@ -108,7 +108,7 @@ impl Mask {
             return;
         }
         let a = a.all();
-        let sight = Sight::new(&a, &self.sequence);
+        let sight = sight(&a, &self.sequence);
         let mut position = [0; ROWS];
         for slot in 0..ROWS {
             let row = self.first_row + offset + E::row(lane, slot);

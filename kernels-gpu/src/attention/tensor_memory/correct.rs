@@ -7,8 +7,8 @@ use super::super::softmax::finite;
 use super::{Block, Kernel, Parities, Units, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{OUTPUTS, ROWS, STREAMS, barrier};
-use crate::gpu::tcgen05;
 use crate::gpu::math::opaque;
+use crate::gpu::tcgen05;
 use crate::gpu::{math, thread, warp};
 
 /// Columns of a load.
@@ -33,7 +33,8 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             words
         }
     };
-    let (mut units, mut outputs_parity) = (Units::new(a), 0);
+    // SAFETY: the caller's promise.
+    let (mut units, mut outputs_parity) = (unsafe { Units::new::<K>(a) }, 0);
     // SAFETY: the caller's promise.
     while let Some((_, tiles)) = unsafe { units.next::<K>(a) } {
         let items = K::items(tiles);
@@ -67,10 +68,14 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
         // SAFETY: the caller's promise.
         let unit = unsafe { units.last::<K>(a) };
         // SAFETY: the caller's promise.
-        let output = UnitOutput::new(*a, unit, unsafe { descale::of_v::<K::E>(a, &unit) });
+        let output = unsafe { UnitOutput::new(*a, unit, K::SIZES.table(a), descale::of_v::<K::E>(a, &unit)) };
         for tile in 0..K::Q_TILES {
             // With one tile, the streams have seen other keys of its rows.
-            let parts = if K::Q_TILES == 1 { [(0, states[0]), (1, states[1])] } else { [(tile, if tile == 0 { states[0] } else { states[1] }); 2] };
+            let parts = if K::Q_TILES == 1 {
+                [(0, states[0]), (1, states[1])]
+            } else {
+                [(tile, if tile == 0 { states[0] } else { states[1] }); 2]
+            };
             let count = if K::Q_TILES == 1 { items.min(STREAMS) } else { items.min(1) };
             let max = math::max(parts[0].1[0], parts[1].1[0]);
             let weights = [math::exp2(parts[0].1[0] - finite(max)), math::exp2(parts[1].1[0] - finite(max))];

@@ -15,11 +15,11 @@ mod multiply;
 mod softmax;
 
 use super::schedule::{Sizes, Unit, units};
-use crate::abi::tcgen05::{COLUMNS, ROWS, STREAMS, SharedMap, TOKENS, barrier};
 use crate::abi::AttentionArguments;
+use crate::abi::tcgen05::{COLUMNS, ROWS, STREAMS, SharedMap, TOKENS, barrier};
 use crate::gpu::arguments::Arguments;
-use crate::gpu::tcgen05::{self, Operand};
 use crate::gpu::math::opaque;
+use crate::gpu::tcgen05::{self, Operand};
 use crate::gpu::tile::Element;
 use crate::gpu::{Float2, mbarrier, shared, thread, warp, warpgroup};
 use core::marker::PhantomData;
@@ -61,6 +61,7 @@ trait Kernel {
     const PV_STEPS: u32 = TOKENS * Self::E::OPERAND.bytes() / 32;
     /// Sizes of a unit.
     const SIZES: Sizes = Sizes {
+        q_tiles: Self::Q_TILES,
         tile_rows: Self::Q_TILES * ROWS,
         tile_n: TOKENS,
         warp_token: 0,
@@ -188,9 +189,14 @@ struct Units {
 }
 
 impl Units {
+    /// All that the block has.
+    ///
+    /// # Safety
+    /// The arguments are as the ABI says.
     #[inline(always)]
-    fn new(a: &AttentionArguments) -> Self {
-        Self { next: thread::block_idx_x(), count: units(a) }
+    unsafe fn new<K: Kernel>(a: &AttentionArguments) -> Self {
+        // SAFETY: the caller's promise.
+        Self { next: thread::block_idx_x(), count: unsafe { units(a, K::SIZES) } }
     }
 
     /// The next unit, and its KV tiles in number.

@@ -4,8 +4,8 @@ use super::{Block, Kernel, Parities, Turn, Units};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{BLOCK_BYTES, OUTPUTS, ROWS, SCORES, STREAMS, TOKENS, barrier};
 use crate::gpu::mbarrier;
-use crate::gpu::tile::Element;
 use crate::gpu::tcgen05::{self, Major, OPERAND_COLUMNS, Operand, descriptor, instruction};
+use crate::gpu::tile::Element;
 
 /// Bytes of a row that one product takes, and in the units of a descriptor.
 const STEP: u32 = 32;
@@ -18,7 +18,8 @@ const DESCRIPTOR_UNIT: u32 = 16;
 #[inline(always)]
 pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
     let mut issuer = Issuer { block, k: Turn::FIRST, v: Turn::FIRST, weights: Parities(0) };
-    let (mut units, mut q_parity) = (Units::new(a), 0);
+    // SAFETY: the caller's promise.
+    let (mut units, mut q_parity) = (unsafe { Units::new::<K>(a) }, 0);
     // SAFETY: the caller's promise; the order is the one that all roles keep.
     unsafe {
         while let Some((_, tiles)) = units.next::<K>(a) {
@@ -77,7 +78,8 @@ impl Issuer<'_> {
                 mbarrier::wait(block.barrier::<K>(barrier::K_FULL + stage), parity);
             }
             for step in 0..K::QK_STEPS {
-                let further = u64::from(step / 4 * (BLOCK_BYTES / DESCRIPTOR_UNIT) + step % 4 * (STEP / DESCRIPTOR_UNIT));
+                let further =
+                    u64::from(step / 4 * (BLOCK_BYTES / DESCRIPTOR_UNIT) + step % 4 * (STEP / DESCRIPTOR_UNIT));
                 let kind = const { instruction::<K::E>(ROWS, TOKENS, Major::Depth) };
                 K::E::multiply(d, q + further, k + further, kind, step > 0);
             }

@@ -41,8 +41,9 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block, strea
         *parity ^= 1;
     };
     let (mut scores_parity, mut message_parity) = (0, 0);
-    let mut units = Units::new(a);
     // SAFETY: the caller's promise.
+    let mut units = unsafe { Units::new::<K>(a) };
+    // SAFETY: as above.
     while let Some((unit, tiles)) = unsafe { units.next::<K>(a) } {
         if tiles == 0 {
             continue;

@@ -46,6 +46,16 @@ pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
     f32::from_bits(unsafe { amdgpu::ds_bpermute((lane_id() ^ mask) * 4, value.to_bits()) })
 }
 
+/// The value of lane `lane`. CDNA4 ISA, "DS_BPERMUTE_B32".
+///
+/// # Safety
+/// Every lane of the wave reaches this call; `lane` is below [`SIZE`].
+#[inline(always)]
+pub(crate) unsafe fn warp_shuffle(value: u32, lane: u32) -> u32 {
+    // SAFETY: the caller's promise. The lane is given as a byte address.
+    unsafe { amdgpu::ds_bpermute(lane * 4, value) }
+}
+
 /// The values of lanes `l % 32` and `l % 32 + 32`. CDNA4 ISA, "V_PERMLANE32_SWAP_B32".
 ///
 /// # Safety
