@@ -4,7 +4,7 @@ use super::super::descale;
 use super::super::merge::{normalise, with_sink};
 use super::super::output::UnitOutput;
 use super::super::softmax::finite;
-use super::{Block, Kernel, Parities, Units, arrive, wait};
+use super::{Block, Kernel, Parities, Units, anew, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{OUTPUTS, ROWS, STREAMS, barrier};
 use crate::gpu::math::opaque;
@@ -33,8 +33,7 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             words
         }
     };
-    // SAFETY: the caller's promise.
-    let (mut units, mut outputs_parity) = (unsafe { Units::new::<K>(a) }, 0);
+    let (mut units, mut outputs_parity) = (Units::new(), 0);
     // SAFETY: the caller's promise.
     while let Some((_, tiles)) = unsafe { units.next::<K>(a) } {
         let items = K::items(tiles);
@@ -66,7 +65,7 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
             outputs_parity ^= 1;
         }
         // SAFETY: the caller's promise.
-        let unit = unsafe { units.last::<K>(a) };
+        let (a, unit) = (&anew(a), unsafe { units.last::<K>(a) });
         // SAFETY: the caller's promise.
         let output = unsafe { UnitOutput::new(*a, unit, K::SIZES.table(a), descale::of_v::<K::E>(a, &unit)) };
         for tile in 0..K::Q_TILES {

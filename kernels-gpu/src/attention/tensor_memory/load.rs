@@ -21,8 +21,7 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
     let thread = thread::thread_idx_x() - role::LOAD * warp::SIZE;
     let (mut k, mut v, mut q_parity) = (Turn::FIRST, Turn::FIRST, 0);
     let mut copies = Copies { barrier: 0 };
-    // SAFETY: the caller's promise.
-    let mut units = unsafe { Units::new::<K>(a) };
+    let mut units = Units::new();
     // SAFETY: the caller's promise; a stage is written when its last reader has said so.
     unsafe {
         while let Some((unit, tiles)) = units.next::<K>(a) {

@@ -18,7 +18,7 @@ use super::schedule::{Sizes, Unit, units};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{COLUMNS, ROWS, STREAMS, SharedMap, TOKENS, barrier};
 use crate::gpu::arguments::Arguments;
-use crate::gpu::math::opaque;
+use crate::gpu::math::{opaque, opaque_address};
 use crate::gpu::tcgen05::{self, Operand};
 use crate::gpu::tile::Element;
 use crate::gpu::{Float2, mbarrier, shared, thread, warp, warpgroup};
@@ -45,7 +45,7 @@ const GROUP: u32 = ROWS / warp::SIZE;
 const LOADERS: u32 = (role::END - role::LOAD) * warp::SIZE;
 
 /// Registers of a thread of softmax, of correction, and of the other roles: those of a multiprocessor shared out.
-const REGISTERS: [u32; 3] = [176, 80, 80];
+const REGISTERS: [u32; 3] = [184, 64, 80];
 const _: () = assert!((2 * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) * ROWS <= 64 << 10);
 
 /// What a kernel was compiled for.
@@ -182,21 +182,36 @@ unsafe fn arrive(barrier: u32) {
     }
 }
 
+/// The arguments, with what is divided by or asked for unknown to the compiler: it would keep reciprocals and answers from unit to unit, and
+/// registers are few.
+#[inline(always)]
+fn anew(a: &AttentionArguments) -> AttentionArguments {
+    let mut a = *a;
+    a.batch = opaque(a.batch);
+    a.sq = opaque(a.sq);
+    a.kv_heads = opaque(a.kv_heads);
+    a.group = opaque(a.group);
+    a.num_splits = opaque(a.num_splits);
+    a.split_tokens = opaque(a.split_tokens);
+    a.window_left = opaque(a.window_left);
+    a.window_right = opaque(a.window_right);
+    a.schedule = opaque_address(a.schedule);
+    a.kv_lens = opaque_address(a.kv_lens);
+    a.cu_seqlens_q = opaque_address(a.cu_seqlens_q);
+    a.cu_seqlens_kv = opaque_address(a.cu_seqlens_kv);
+    a
+}
+
 /// The block's units, in order; the same in all roles.
 struct Units {
     next: u32,
-    count: u32,
 }
 
 impl Units {
     /// All that the block has.
-    ///
-    /// # Safety
-    /// The arguments are as the ABI says.
     #[inline(always)]
-    unsafe fn new<K: Kernel>(a: &AttentionArguments) -> Self {
-        // SAFETY: the caller's promise.
-        Self { next: thread::block_idx_x(), count: unsafe { units(a, K::SIZES) } }
+    fn new() -> Self {
+        Self { next: thread::block_idx_x() }
     }
 
     /// The next unit, and its KV tiles in number.
@@ -205,24 +220,27 @@ impl Units {
     /// The arguments are as the ABI says.
     #[inline(always)]
     unsafe fn next<K: Kernel>(&mut self, a: &AttentionArguments) -> Option<(Unit, u32)> {
-        if self.next >= self.count {
-            return None;
-        }
+        let a = &anew(a);
         // SAFETY: the index is in range; the caller's promise.
-        let unit = unsafe { Unit::new(a, self.next, K::SIZES) };
+        let unit = unsafe {
+            if self.next >= units(a, K::SIZES) {
+                return None;
+            }
+            Unit::new(a, self.next, K::SIZES)
+        };
         // Units and blocks are below 2^31 each.
         self.next += thread::grid_dim_x();
         Some((unit, (unit.end - unit.begin).div_ceil(TOKENS)))
     }
 
-    /// The unit that [`Self::next`] gave last, found anew in place of being kept: registers are few.
+    /// The unit that [`Self::next`] gave last, found anew in place of being kept.
     ///
     /// # Safety
     /// As for [`Self::next`], which gave one.
     #[inline(always)]
     unsafe fn last<K: Kernel>(&self, a: &AttentionArguments) -> Unit {
         // SAFETY: the caller's promise.
-        unsafe { Unit::new(a, opaque(self.next) - thread::grid_dim_x(), K::SIZES) }
+        unsafe { Unit::new(&anew(a), opaque(self.next) - thread::grid_dim_x(), K::SIZES) }
     }
 }
 
@@ -281,7 +299,7 @@ unsafe fn run<K: Kernel>(a: AttentionArguments) {
         tcgen05::fence_before();
         thread::sync_threads();
         tcgen05::fence_after();
-        if warp == role::MULTIPLY {
+        if opaque(warp) == role::MULTIPLY {
             tcgen05::relinquish();
             tcgen05::free(block.columns, COLUMNS);
         }

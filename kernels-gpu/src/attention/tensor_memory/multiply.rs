@@ -18,8 +18,7 @@ const DESCRIPTOR_UNIT: u32 = 16;
 #[inline(always)]
 pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
     let mut issuer = Issuer { block, k: Turn::FIRST, v: Turn::FIRST, weights: Parities(0) };
-    // SAFETY: the caller's promise.
-    let (mut units, mut q_parity) = (unsafe { Units::new::<K>(a) }, 0);
+    let (mut units, mut q_parity) = (Units::new(), 0);
     // SAFETY: the caller's promise; the order is the one that all roles keep.
     unsafe {
         while let Some((_, tiles)) = units.next::<K>(a) {

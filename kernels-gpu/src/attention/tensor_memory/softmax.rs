@@ -2,7 +2,7 @@
 
 use super::super::descale;
 use super::super::softmax::{Mask, Scaling, finite};
-use super::{Block, Kernel, Units, arrive, wait};
+use super::{Block, Kernel, Units, anew, arrive, wait};
 use crate::abi::AttentionArguments;
 use crate::abi::tcgen05::{ROWS, SCORES, STREAMS, TOKENS, barrier};
 use crate::gpu::tcgen05::{self, Operand};
@@ -41,13 +41,13 @@ pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block, strea
         *parity ^= 1;
     };
     let (mut scores_parity, mut message_parity) = (0, 0);
+    let mut units = Units::new();
     // SAFETY: the caller's promise.
-    let mut units = unsafe { Units::new::<K>(a) };
-    // SAFETY: as above.
     while let Some((unit, tiles)) = unsafe { units.next::<K>(a) } {
         if tiles == 0 {
             continue;
         }
+        let a = &anew(a);
         // SAFETY: as above.
         let scaling = Scaling::new(a, unsafe { descale::of_scores::<K::E>(a, &unit) });
         let (first, mut token, step) = if K::Q_TILES == 1 {
