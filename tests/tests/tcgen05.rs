@@ -4,7 +4,7 @@
 use kernels_gpu::abi::tcgen05::{COLUMNS, SCORES, STREAMS, SharedMap, TOKENS, barrier};
 use kernels_gpu::abi::{AttentionArguments, KERNELS, NO_BOUND, Operand, Output, Role, Target, Vendor};
 use splitkv::{BlockShape, KernelReason};
-use splitkv_emulator::{Arch, Machine, TraceEvent, TraceKind};
+use splitkv_emulator::{Arch, Error, Machine, TraceEvent, TraceKind};
 use splitkv_tests::case::{Case, Data, Known, Kv, Lengths, Queries, Shape, Splits, Window};
 use splitkv_tests::compare::compare;
 use splitkv_tests::data::Tensors;
@@ -136,12 +136,13 @@ fn plans_take_these_kernels_by_themselves() {
     });
 }
 
-/// The trace of a block that computes one row's worth of `tiles` KV tiles, of zeros.
-fn trace(site: &Site, name: &str, tiles: u32) -> Vec<TraceEvent> {
+/// The trace of a block that computes one row's worth of `tiles` KV tiles, of zeros, with the kernel's text changed.
+fn trace(site: &Site, name: &str, tiles: u32, change: impl Fn(&str) -> String) -> Result<Vec<TraceEvent>, Error> {
     let folder = site.kernels.folder().expect("kernels of tests are in a folder");
     let file = folder.join(Target::Sm100f.name()).join(format!("{name}.ptx"));
     let machine = Machine::new(Arch::Sm100);
-    let module = machine.load(&std::fs::read(&file).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    let text = change(&std::fs::read_to_string(&file).unwrap());
+    let module = machine.load(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
     let kernel = KERNELS.iter().find(|kernel| kernel.name == name).unwrap();
     let zeros = |bytes: u64| {
         let address = machine.alloc(bytes).unwrap();
@@ -202,8 +203,34 @@ fn trace(site: &Site, name: &str, tiles: u32) -> Vec<TraceEvent> {
         softcap_log2: 0.0,
     };
     let (threads, shared) = (kernel.threads(Vendor::Nvidia), kernel.shared_bytes(Vendor::Nvidia));
-    let events = machine.trace(&module, name, [1; 3], [threads, 1, 1], shared, &arguments.cells(), 0);
-    events.unwrap_or_else(|error| panic!("{error}"))
+    machine.trace(&module, name, [1; 3], [threads, 1, 1], shared, &arguments.cells(), 0)
+}
+
+/// The emulator misses each kind of wait and fence that is taken out of a kernel.
+#[test]
+fn each_wait_and_fence_is_needed() {
+    const NEEDED: [&str; 5] = [
+        "tcgen05.fence::before_thread_sync;",
+        "tcgen05.fence::after_thread_sync;",
+        "tcgen05.wait::ld.sync.aligned;",
+        "tcgen05.wait::st.sync.aligned;",
+        "fence.proxy.async.shared::cta;",
+    ];
+    suite("tcgen05::each_wait_and_fence_is_needed", |site| {
+        if site.device.props().target != Target::Sm100f || !site.is_emulated() {
+            return 0;
+        }
+        let name = "attention_bf16_d128_tcgen05_q1";
+        for needed in NEEDED {
+            let without = |text: &str| {
+                assert!(text.contains(needed), "{needed}");
+                text.replace(needed, "")
+            };
+            let fault = trace(site, name, 5, without);
+            assert!(matches!(fault, Err(Error::Fault(_))), "without {needed}");
+        }
+        NEEDED.len()
+    });
 }
 
 /// With one query tile, the products that make the scores of tile `i + 1` are issued before the softmax of tile `i`
@@ -215,7 +242,8 @@ fn scores_of_the_next_tile_are_in_flight_during_a_softmax() {
         if site.device.props().target != Target::Sm100f || !site.is_emulated() {
             return 0;
         }
-        let events = trace(site, "attention_bf16_d128_tcgen05_q1", TILES);
+        let events = trace(site, "attention_bf16_d128_tcgen05_q1", TILES, str::to_owned);
+        let events = events.unwrap_or_else(|error| panic!("{error}"));
         let place = |wanted: TraceKind| events.iter().position(|event| event.kind == wanted);
         // The products into a stream's columns of scores, in the order of issue: eight a tile.
         let scores = |tile: u32| -> Vec<u32> {

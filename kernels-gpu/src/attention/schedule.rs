@@ -95,6 +95,7 @@ impl Unit {
     }
 
     /// The tile of the KV that begins with token `token`.
+    #[cfg(splitkv_target = "sm_100f")]
     #[inline(always)]
     pub(super) fn chunk(&self, a: &AttentionArguments, token: u32, sizes: Sizes, paged: bool) -> Chunk {
         let bytes = |elements: u64| elements * u64::from(sizes.element);

@@ -86,6 +86,7 @@ impl Mask {
     }
 
     /// Begin and end of the keys that a row sees, `offset` behind the first one.
+    #[cfg(splitkv_target = "sm_100f")]
     #[inline(always)]
     pub(super) fn keys(&self, a: &AttentionArguments, offset: u32) -> (u32, u32) {
         let sight = sight(a, &self.sequence);

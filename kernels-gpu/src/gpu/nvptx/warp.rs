@@ -44,6 +44,7 @@ pub(crate) unsafe fn sync_warp() {
 ///
 /// # Safety
 /// Every lane of the warp reaches this call.
+#[cfg(splitkv_target = "sm_100f")]
 #[inline(always)]
 pub(crate) unsafe fn any(predicate: bool) -> bool {
     let lanes: u32;
