@@ -21,7 +21,7 @@ const LOAD: usize = 16;
 #[inline(always)]
 pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block) {
     let row = thread::thread_idx_x() % ROWS;
-    let lanes = row / warp::SIZE * warp::SIZE << 16;
+    let lanes = (row / warp::SIZE * warp::SIZE) << 16;
     let outputs = |stream: u32| block.columns + lanes + OUTPUTS[0] + stream * (OUTPUTS[1] - OUTPUTS[0]);
     let mut messages = Parities(0);
     let mut hear = |stream: u32| -> [f32; 2] {

@@ -127,7 +127,7 @@ unsafe fn copy_tile(shared: u32, tile: u32, row_bytes: u32, thread: u32, row: im
     // Rolled: there are many, and what finds a row is long.
     while item < opaque(tile / PIECE) {
         let (at, piece) = (item / pieces, item % pieces);
-        let place = piece / 8 * BLOCK_BYTES + at * 128 + (piece % 8 ^ at % 8) * PIECE;
+        let place = piece / 8 * BLOCK_BYTES + at * 128 + ((piece % 8) ^ (at % 8)) * PIECE;
         let inside = piece * PIECE < row_bytes;
         let (from, bytes) = match row(at) {
             Some(start) if inside => (start.wrapping_add((piece * PIECE) as usize), PIECE),

@@ -26,7 +26,7 @@ const fn slack<K: Kernel>() -> f32 {
 #[inline(always)]
 pub(super) unsafe fn run<K: Kernel>(a: &AttentionArguments, block: &Block, stream: u32) {
     let row = thread::thread_idx_x() % ROWS;
-    let lanes = row / warp::SIZE * warp::SIZE << 16;
+    let lanes = (row / warp::SIZE * warp::SIZE) << 16;
     let columns = block.columns + lanes + SCORES[0] + stream * (SCORES[1] - SCORES[0]);
     let message = block.message::<K>(stream, row);
     let tell = |parity: &mut u32, words: [f32; 2]| {
