@@ -59,7 +59,7 @@ fn a_graph_follows_tables_and_offsets() {
     suite("served::a_graph_follows_tables_and_offsets", |site| {
         let _alone = CAPTURE.lock();
         let mut cases = 0;
-        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Tokens(256)] {
+        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Tokens(256), Splits::Auto] {
             // The same eight queries in all, shared out in other ways.
             let at = |queries: [u32; 3], lengths: [u32; 3], seed| Case {
                 splits,
@@ -146,17 +146,29 @@ fn values_out_of_range_are_reported() {
                     cases += 1;
                 }
             }
-            // Offsets that leave the tensor, or make a sequence longer than `sq`. (Those that make two sequences overlap are
-            // reported likewise, but then both write the same rows.)
-            for wrong in [[0, 2, 4, -5], [0, 2, 4, 1 << 30], [0, 2, 4, i32::MAX], [0, 2, 4, i32::MIN], [0, 3, 4, 6]] {
-                reported_anywhere(
-                    site,
-                    &packed,
-                    |launch| launch.set_query_offsets(&wrong),
-                    |status| status.bad_offsets,
-                );
+            // Offsets that leave the tensor, or make a sequence longer than `sq`: the first two sequences, whose own are right,
+            // have what they should.
+            let (want, _) = run(site, &packed, &Tensors::new(&packed)).expect("a valid case");
+            for last in [-5, 1 << 30, i32::MAX, i32::MIN] {
+                let change = |launch: &Launch| launch.set_query_offsets(&[0, 2, 4, last]);
+                let got = reported_anywhere(site, &packed, change, |status| status.bad_offsets);
+                for sequence in [0, 1] {
+                    let (got, want) = (got.sequence(&packed, sequence), want.sequence(&packed, sequence));
+                    assert!(got == want, "sequence {sequence} with {last} as the last offset");
+                }
                 cases += 1;
             }
+            let change = |launch: &Launch| launch.set_query_offsets(&[0, 3, 4, 6]);
+            reported_anywhere(site, &packed, change, |status| status.bad_offsets);
+            cases += 1;
+            // Sequences that overlap: one of the offsets falls. Both write the same rows, which an emulator calls a race.
+            let mut launch = Launch::new(site, &packed, &Tensors::new(&packed)).expect("a valid case");
+            launch.set_query_offsets(&[0, 2, 1, 3]).expect("four offsets");
+            match launch.run() {
+                Ok(()) => assert!(launch.status().expect("a device").bad_offsets, "overlapping offsets"),
+                Err(error) => assert!(site.is_emulated() && error.to_string().contains("race"), "{error}"),
+            }
+            cases += 1;
             for wrong in [[0, 200, -5, 440], [0, 200, 1 << 30, 440], [0, 200, 401, 440], [0, i32::MIN, i32::MAX, 440]] {
                 reported_anywhere(
                     site,

@@ -151,10 +151,10 @@ unsafe fn parts_of(a: &CombineArguments, row: u32) -> Option<Parts> {
     unsafe {
         let (query, head) = divide(row, a.heads);
         if table.is_null() {
-            if !a.cu_seqlens_q.is_null() && query as i32 >= a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read() {
-                return None;
-            }
-            return Some(Parts::even(a.num_splits, a.rows, u64::from(row)));
+            let last = a.cu_seqlens_q.cast::<i32>().wrapping_add(a.batch as usize);
+            // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
+            let beyond = !a.cu_seqlens_q.is_null() && (0..=query as i32).contains(&last.read());
+            return (!beyond).then(|| Parts::even(a.num_splits, a.rows, u64::from(row)));
         }
         let sequence = if a.cu_seqlens_q.is_null() { divide(query, a.sq).0 } else { table.sequence_of(query) };
         let record = table.record(sequence).read();

@@ -64,7 +64,8 @@ impl Unit {
         };
         let first_row = m_block * tile_rows;
         // SAFETY: the batch index is in range.
-        let sequence = unsafe { Sequence::new(Sequences::of(a), batch) };
+        let mut sequence = unsafe { Sequence::new(Sequences::of(a), batch) };
+        sequence.keys = warp::uniform(sequence.keys);
         let rows = sequence.queries * a.group;
         let last_row = (first_row + tile_rows).min(rows).saturating_sub(1);
         // SAFETY: group is not 0.

@@ -3,6 +3,14 @@
 use super::thread::thread_idx_x;
 use core::arch::asm;
 
+// Intrinsics, not `asm!`: LLVM knows that these are convergent, and copies them into no branch that lanes take apart.
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
+    fn shuffle_xor(members: i32, value: f32, mask: i32, clamp: i32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shuffle(members: i32, value: i32, lane: i32, clamp: i32) -> i32;
+}
+
 /// Lanes of a warp.
 pub(crate) const SIZE: u32 = 32;
 
@@ -62,13 +70,8 @@ pub(crate) unsafe fn any(predicate: bool) -> bool {
 /// Every lane of the warp reaches this call with the same `mask`.
 #[inline(always)]
 pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
-    let result: f32;
     // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
-    unsafe {
-        asm!("shfl.sync.bfly.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
-            out(reg32) result, in(reg32) value, in(reg32) mask, options(nostack));
-    }
-    result
+    unsafe { shuffle_xor(-1, value, mask as i32, 0x1f) }
 }
 
 /// The value of lane `lane`.
@@ -77,13 +80,8 @@ pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
 /// Every lane of the warp reaches this call; `lane` is below [`SIZE`].
 #[inline(always)]
 pub(crate) unsafe fn warp_shuffle(value: u32, lane: u32) -> u32 {
-    let result: u32;
     // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
-    unsafe {
-        asm!("shfl.sync.idx.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
-            out(reg32) result, in(reg32) value, in(reg32) lane, options(nostack));
-    }
-    result
+    unsafe { shuffle(-1, value as i32, lane as i32, 0x1f) as u32 }
 }
 
 /// Combines a value of every lane, in the same order in every lane.
