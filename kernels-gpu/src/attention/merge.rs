@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 /// the factor of V's values. Without a key that is 0, whatever the factor is. The sum tells, for NaN among the scores
 /// passes the maximum by.
 #[inline(always)]
-fn normalise<E: Element>(max: f32, sum: f32, descale: f32) -> (f32, f32) {
+pub(super) fn normalise<E: Element>(max: f32, sum: f32, descale: f32) -> (f32, f32) {
     if sum == 0.0 {
         return (f32::NEG_INFINITY, 0.0);
     }
