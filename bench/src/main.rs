@@ -14,6 +14,7 @@ mod peers;
 mod plot;
 mod random;
 mod reference;
+mod replay;
 mod report;
 mod session;
 mod split_kv;
@@ -37,6 +38,7 @@ enum Task {
     SplitKv(split_kv::SplitKv),
     Decode(decode::Decode),
     Fp8(fp8::Fp8),
+    Replay(replay::Replay),
     /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
     /// file. Fails if anything did.
     Counters(counters::Counters),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
         Task::Fp8(fp8) => fp8.run(),
+        Task::Replay(replay) => replay.run(),
         Task::Counters(counters) => counters.run(),
     };
     match result {

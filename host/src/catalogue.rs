@@ -93,7 +93,8 @@ impl Catalogue {
         merge.copied().ok_or_else(|| Error::argument("kernels", "no merge kernel", "one"))
     }
 
-    /// [`Catalogue::fitting`]'s kernels, those that split the KV over warps and fewest query tiles first.
+    /// [`Catalogue::fitting`]'s kernels, by block shape (those that split the KV over warps first, special ones last) and
+    /// query tiles.
     pub(crate) fn variants(&self, problem: &Problem) -> Result<Vec<Variant>> {
         let of_dtype: Vec<_> = self.attention().filter(|a| Some(a.operand) == problem.dtype.operand()).collect();
         if of_dtype.is_empty() {

@@ -26,7 +26,7 @@ macro_rules! kernel {
     };
 }
 
-#[cfg(not(splitkv_target = "sm_90a"))]
+#[cfg(not(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f")))]
 macro_rules! attention {
     ($name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal, $paged:literal) => {
         attention_arguments!(kernel! $name ({
@@ -59,15 +59,25 @@ macro_rules! attention {
     };
 }
 
+#[cfg(splitkv_target = "sm_100f")]
+macro_rules! attention {
+    ($name:ident: $operand:ident, $qk:literal, $v:literal, $q_tiles:literal, $paged:literal) => {
+        attention_arguments!(kernel! $name (
+            attention::tensor_memory::<tile::$operand, $qk, $v, $q_tiles, $paged>
+        ) AttentionArguments);
+    };
+}
+
 /// The kernels of this target.
 macro_rules! define_kernels {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
      $(warpgroups $warpgroups:ident: $w_operand:ident, $w_qk:literal, $w_v:literal, $w_q_tiles:literal;)*
+     $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
      schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
-        #[cfg(not(splitkv_target = "sm_90a"))]
+        #[cfg(not(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f")))]
         pub mod portable {
             //! Those of portable targets.
             use super::*;
@@ -85,6 +95,15 @@ macro_rules! define_kernels {
             //! Those of this special target.
             use super::*;
             $(attention!($warpgroups: $w_operand, $w_qk, $w_v, $w_q_tiles);)*
+        }
+        #[cfg(splitkv_target = "sm_100f")]
+        pub mod special {
+            //! Those of this special target.
+            use super::*;
+            $(
+                attention!($tcgen05: $t_operand, $t_qk, $t_v, $t_q_tiles, false);
+                attention!($tcgen05_paged: $t_operand, $t_qk, $t_v, $t_q_tiles, true);
+            )*
         }
     };
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use splitkv::BlockShape;
 
 use crate::numeric::Format;
 use crate::pages;
@@ -165,6 +166,31 @@ pub enum Shape {
     SharedKv,
     /// Warpgroups read other KV tokens.
     Warpgroups,
+    /// Each has a role, over tensor memory.
+    Tcgen05,
+}
+
+impl From<Shape> for BlockShape {
+    fn from(shape: Shape) -> Self {
+        match shape {
+            Shape::SplitKv => Self::SplitKv,
+            Shape::SharedKv => Self::SharedKv,
+            Shape::Warpgroups => Self::Warpgroups,
+            Shape::Tcgen05 => Self::Tcgen05,
+        }
+    }
+}
+
+impl From<BlockShape> for Shape {
+    fn from(shape: BlockShape) -> Self {
+        match shape {
+            BlockShape::SplitKv => Self::SplitKv,
+            BlockShape::SharedKv => Self::SharedKv,
+            BlockShape::Warpgroups => Self::Warpgroups,
+            BlockShape::Tcgen05 => Self::Tcgen05,
+            _ => unreachable!("the library grew a block shape that the suites do not know"),
+        }
+    }
 }
 
 /// How tensors lie in their buffers.

@@ -130,8 +130,16 @@ impl Histogram {
     /// # Panics
     /// If one is too small.
     pub fn assert_composition(&self) {
-        let least =
-            [(SPLIT, 40.0), (EMPTY_SPLIT, 10.0), (CAUSAL, 20.0), (PADDED, 10.0), (SHARED_KV, 20.0), (TWO_TILES, 5.0)];
+        let least = [
+            (SPLIT, 40.0),
+            (EMPTY_SPLIT, 10.0),
+            (CAUSAL, 20.0),
+            (PADDED, 10.0),
+            (SHARED_KV, 20.0),
+            (TWO_TILES, 5.0),
+            (RAGGED, 2.0),
+            (RAGGED_ON_DEVICE, 2.0),
+        ];
         let features = Feature::ALL.into_iter();
         let features = features.map(|feature| (feature.name(), 10.0));
         for (name, least) in least.into_iter().chain(features) {

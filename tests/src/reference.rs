@@ -101,33 +101,83 @@ impl Attention<'_> {
     }
 
     /// The score of each visible key.
+    #[inline(always)]
     pub fn scores(&self, [sequence, query, head]: [usize; 3]) -> Vec<f64> {
         let q = self.q.vector(sequence, query, head);
         let score = |key| {
             let raw = self.scale * dot(q, self.k.vector(sequence, key, self.kv_head(head)));
             self.softcap.map_or(raw, |cap| cap * (raw / cap).tanh())
         };
-        self.keys(sequence, query).map(score).collect()
+        let mut scores = Vec::new();
+        for key in self.keys(sequence, query) {
+            scores.push(score(key));
+        }
+        scores
     }
 
     /// O and LSE of a row with these scores.
+    #[inline(always)]
     pub fn row(&self, [sequence, query, head]: [usize; 3], scores: &[f64]) -> (Vec<f64>, f64) {
         let max = scores.iter().copied().fold(self.sink(head), f64::max);
-        let mut o = vec![0.0; self.v.place.shape[3]];
+        let zero = vec![0.0; self.v.place.shape[3]];
         if max == f64::NEG_INFINITY {
-            return (o, max);
+            return (zero, max);
         }
         let exponentials: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum = exponentials.iter().sum::<f64>() + (self.sink(head) - max).exp();
-        for (key, exponential) in self.keys(sequence, query).zip(&exponentials) {
-            for (o, v) in o.iter_mut().zip(self.v.vector(sequence, key, self.kv_head(head))) {
-                *o += exponential / sum * v;
-            }
-        }
+        let weights: Vec<f64> = exponentials.iter().map(|exponential| exponential / sum).collect();
+        let o = sum_over_keys(&weights, &self.values([sequence, query, head]), &zero, |term| term);
         (o, max + sum.ln())
+    }
+
+    /// The value of each visible key.
+    pub fn values(&self, [sequence, query, head]: [usize; 3]) -> Vec<&[f64]> {
+        self.keys(sequence, query).map(|key| self.v.vector(sequence, key, self.kv_head(head))).collect()
     }
 }
 
+#[inline(always)]
 fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+    sum_of(a, b, |a, b| a * b)
+}
+
+/// Sums that a CPU computes side by side: one alone would wait for itself at each term.
+const LANES: usize = 8;
+
+/// Of each element, the sum of `term(weight * (value - centre))` over the keys.
+#[inline(always)]
+pub fn sum_over_keys(weights: &[f64], values: &[&[f64]], centres: &[f64], term: impl Fn(f64) -> f64) -> Vec<f64> {
+    let dim = centres.len();
+    let mut sums = vec![0.0; dim];
+    // Four keys at a time: the sums are loaded and stored once for them.
+    for (weights, values) in weights.chunks(4).zip(values.chunks(4)) {
+        if let ([wa, wb, wc, wd], [a, b, c, d]) = (weights, values) {
+            let (a, b, c, d) = (&a[..dim], &b[..dim], &c[..dim], &d[..dim]);
+            for i in 0..dim {
+                let at = |weight: f64, value: &[f64]| term(weight * (value[i] - centres[i]));
+                sums[i] += (at(*wa, a) + at(*wb, b)) + (at(*wc, c) + at(*wd, d));
+            }
+        } else {
+            for (weight, values) in weights.iter().zip(values) {
+                for ((sum, value), centre) in sums.iter_mut().zip(*values).zip(centres) {
+                    *sum += term(weight * (value - centre));
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// The sum of `term` over the elements of two vectors.
+#[inline(always)]
+pub fn sum_of(a: &[f64], b: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            sums[lane] += term(a[lane], b[lane]);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| term(*a, *b));
+    sums.into_iter().chain(rest).sum()
 }

@@ -39,10 +39,10 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
     let numbers = (formats(), any::<bool>(), prop::bool::weighted(0.4), scales(), prop::bool::weighted(0.7));
     let rest = (splits(), layouts(), data(), any::<u64>(), budgets(budget));
     let kernel = (head_dims(), block_shapes(), q_tiles(), any::<[bool; 3]>());
-    let served = (windows(), softcaps(), sinks(), kept(packed_queries(), 0.25), kv_forms());
+    let served = (windows(), softcaps(), sinks(), kept(packed_queries(), 0.25), kv_forms(), prop::bool::weighted(0.15));
     (shape, numbers, rest, kernel, served).prop_map(|(shape, numbers, rest, kernel, served)| {
-        let (batch, kv_heads, group, sq, sk, fractions) = shape;
-        let (window, softcap, sink, queries, kv) = served;
+        let (batch, kv_heads, group, sq, sk, mut fractions) = shape;
+        let (window, softcap, sink, queries, mut kv, ragged) = served;
         let (format, wide_output, causal, scale, lse) = numbers;
         let (splits, layout, data, seed, budget) = rest;
         let ((head_dim_qk, head_dim_v), block_shape, q_tiles, per_head) = kernel;
@@ -71,6 +71,9 @@ pub fn cases(budget: Budget) -> impl Strategy<Value = Case> {
         }
         case.q_tiles = q_tiles.filter(|&q_tiles| q_tiles <= most_q_tiles(&case));
         fit(&mut case, budget);
+        if ragged {
+            make_ragged(&mut case, &mut fractions, &mut kv);
+        }
         if let Some((fractions, known)) = queries {
             let lengths = fractions[..case.batch].iter().map(|one| one.length(case.sq)).collect();
             case.queries = Queries::Packed { lengths, known };
@@ -129,6 +132,25 @@ fn fit(case: &mut Case, (budget, least_tiles): (usize, usize)) {
     // An empty split still costs its blocks.
     if let Splits::Exact(n) = case.splits {
         case.splits = Splits::Exact(n.min((budget / units(case) / 4).max(4) as u32));
+    }
+}
+
+/// Makes a case one of few rows with one long sequence among short ones, whose splits are the planner's to choose.
+fn make_ragged(case: &mut Case, fractions: &mut Fractions, kv: &mut KvForm) {
+    case.batch = case.batch.clamp(2, 4);
+    (case.kv_heads, case.group) = (1, case.group.min(4));
+    case.sq = if case.format == Format::E4m3 { 1 } else { case.sq.min(3) };
+    case.sk = 4 * TILE_N + case.sk % (6 * TILE_N);
+    (case.splits, case.block_shape, case.q_tiles) = (Splits::Auto, None, None);
+    let long = case.seed as usize % case.batch;
+    let short = |index: usize| if index == long { Fraction::All } else { Fraction::Part((index * 1500) as u16) };
+    let short: Vec<_> = (0..MOST_BATCH).map(short).collect();
+    *fractions = match fractions {
+        Fractions::Device(_) => Fractions::Device(short),
+        Fractions::Full | Fractions::Host(_) => Fractions::Host(short),
+    };
+    if let KvForm::Packed(room, _) = kv {
+        room.fill(Fraction::All);
     }
 }
 

@@ -33,7 +33,7 @@
 //! conversion.
 
 use crate::numeric::Format;
-use crate::reference::Attention;
+use crate::reference::{Attention, sum_of, sum_over_keys};
 
 /// Absolute tolerance of the LSE on top of the scores' own and of its own rounding: fp32 exp2 and log2, sums, merges.
 pub const LSE: f64 = 1e-5;
@@ -54,29 +54,29 @@ pub struct Row {
 impl Row {
     /// The row of `attention`, computed with operands of `format` and stored as `output`.
     pub fn new(attention: &Attention<'_>, row: [usize; 3], format: Format, output: Format) -> Self {
-        let [sequence, query, head] = row;
+        // With the vectors that the CPU has. Each sum has its order, so that they change no bit.
+        pulp::Arch::new().dispatch(|| Self::compute(attention, row, format, output))
+    }
+
+    #[inline(always)]
+    fn compute(attention: &Attention<'_>, row: [usize; 3], format: Format, output: Format) -> Self {
+        let [_, _, head] = row;
         let scores = attention.scores(row);
         let (o, lse) = attention.row(row, &scores);
         let sink_error = sink_error(attention.sink(head), lse);
         if scores.is_empty() {
             return Self { o, lse, o_tolerance: 0.0, lse_tolerance: sink_error };
         }
-        let keys = attention.keys(sequence, query);
-        let value = |index| attention.v.vector(sequence, keys.start + index, attention.kv_head(head));
+        let values = attention.values(row);
         let score_error = score_error(attention, row, format);
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
 
-        let mut total_error = sink_error;
-        let mut spread = vec![0.0; o.len()];
-        for (key, score) in scores.iter().enumerate() {
-            let relative = format.roundoff() + score_error;
-            let error = (score - lse).exp() * relative + format.underflow() / format.weight_scale() * (max - lse).exp();
-            total_error += error;
-            for ((spread, v), o) in spread.iter_mut().zip(value(key)).zip(&o) {
-                *spread += (error * (v - o)).powi(2);
-            }
-        }
-        let same = same_format(&scores, value, lse, format, output);
+        let relative = format.roundoff() + score_error;
+        let least = format.underflow() / format.weight_scale() * (max - lse).exp();
+        let errors: Vec<f64> = scores.iter().map(|score| (score - lse).exp() * relative + least).collect();
+        let total_error = sink_error + errors.iter().sum::<f64>();
+        let spread = sum_over_keys(&errors, &values, &o, |term| term * term);
+        let same = same_format(&scores, &values, lse, format, output);
         let same_error = largest(same.iter().zip(&o).map(|(same, o)| same - o));
         let magnitude = largest(o.iter().copied());
         let spread = spread.into_iter().fold(0.0, f64::max).sqrt();
@@ -89,30 +89,22 @@ impl Row {
 
 /// The same row with the roundings that matrix operands bring: probabilities (relative to the row's
 /// largest, and scaled) in `format`, what they are divided by unrounded, the output in `output`. There is a key.
-pub fn same_format<'a>(
-    scores: &[f64],
-    value: impl Fn(usize) -> &'a [f64],
-    lse: f64,
-    format: Format,
-    output: Format,
-) -> Vec<f64> {
+#[inline(always)]
+pub fn same_format(scores: &[f64], values: &[&[f64]], lse: f64, format: Format, output: Format) -> Vec<f64> {
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut same = vec![0.0; value(0).len()];
-    for (key, score) in scores.iter().enumerate() {
-        let rounded = format.round((score - max).exp() * format.weight_scale()) / format.weight_scale();
-        for (same, v) in same.iter_mut().zip(value(key)) {
-            *same += rounded * v;
-        }
-    }
+    let weight = |score: &f64| format.round((score - max).exp() * format.weight_scale()) / format.weight_scale();
+    let weights: Vec<f64> = scores.iter().map(weight).collect();
+    let same = sum_over_keys(&weights, values, &vec![0.0; values[0].len()], |term| term);
     same.into_iter().map(|same| output.round(same * (max - lse).exp())).collect()
 }
 
 /// Bound of a row's error in its scores, in absolute terms.
+#[inline(always)]
 fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3], format: Format) -> f64 {
     let q = attention.q.vector(sequence, query, head);
     let products = |key| {
         let k = attention.k.vector(sequence, key, attention.kv_head(head));
-        q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum::<f64>()
+        sum_of(q, k, |q, k| (q * k).abs())
     };
     let largest = attention.keys(sequence, query).map(products).fold(0.0, f64::max);
     let relative = if format == Format::E4m3 { 2f64.powi(-16) } else { 2f64.powi(-20) };

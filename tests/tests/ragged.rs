@@ -56,9 +56,9 @@ fn on_device(case: &Case) -> Case {
 fn lengths_known_and_not_known_give_the_same_bits() {
     suite("ragged::lengths_known_and_not_known_give_the_same_bits", |site| {
         let _alone = CAPTURE.lock();
-        let lens = |long: u32| Lengths::Host(vec![100, 0, long, 1, 200]);
-        let plain = Case { splits: Splits::Auto, lengths: lens(1500), ..Case::new(5, 1, 1500, 1, 4) };
-        let queries = |known| Queries::Packed { lengths: vec![1, 3, 2, 0, 1], known };
+        let lens = |long: u32| Lengths::Host(vec![100, 0, long, 1]);
+        let plain = Case { splits: Splits::Auto, lengths: lens(1500), ..Case::new(4, 1, 1500, 1, 4) };
+        let queries = |known| Queries::Packed { lengths: vec![1, 3, 2, 0], known };
         let packed = Case { sq: 3, queries: queries(Known::Host), ..plain.clone() };
         let paged = |known| Kv::Paged { page_size: 48, shared: 0, spare: 1, known };
         let window = Window { left: Some(900), right: Some(0) };
@@ -71,7 +71,7 @@ fn lengths_known_and_not_known_give_the_same_bits() {
             Case { sq: 40, causal: true, group: 3, ..plain.clone() },
             packed.clone(),
             Case { causal: true, kv: paged(Known::Device), ..packed.clone() },
-            Case { kv: Kv::Packed { room: vec![100, 7, 1500, 1, 210], known: Known::Host }, ..packed.clone() },
+            Case { kv: Kv::Packed { room: vec![100, 7, 1500, 1], known: Known::Host }, ..packed.clone() },
             Case { format: Format::E4m3, per_head: [true, false, true], ..plain.clone() },
             Case { head_dim_qk: 192, group: 8, ..plain.clone() },
         ];
@@ -85,11 +85,11 @@ fn lengths_known_and_not_known_give_the_same_bits() {
             for splits in [&known_splits, &unknown_splits] {
                 assert!(splits[2] > 1 && splits[1] == 1 && splits[3] == 1, "{splits:?} {case}");
             }
-            let bits = right(site, case, &tensors, known);
-            let device_bits = right(site, &other, &other_tensors, unknown);
+            let bits = right(site, case, &tensors, known.clone());
+            let device_bits = right(site, &other, &other_tensors, unknown.clone());
             // Where only the device knows the lengths, the pool has room for all tokens: other pages.
             if known_splits == unknown_splits && !matches!(case.kv, Kv::Paged { .. }) {
-                assert_eq!(bits, device_bits, "{case}");
+                assert!(bits == device_bits, "{known}\n{unknown}\n{known_splits:?}\n{case}");
                 alike += 1;
             }
         }

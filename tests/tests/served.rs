@@ -59,7 +59,7 @@ fn a_graph_follows_tables_and_offsets() {
     suite("served::a_graph_follows_tables_and_offsets", |site| {
         let _alone = CAPTURE.lock();
         let mut cases = 0;
-        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Tokens(256)] {
+        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Tokens(256), Splits::Auto] {
             // The same eight queries in all, shared out in other ways.
             let at = |queries: [u32; 3], lengths: [u32; 3], seed| Case {
                 splits,
@@ -146,17 +146,29 @@ fn values_out_of_range_are_reported() {
                     cases += 1;
                 }
             }
-            // Offsets that leave the tensor, or make a sequence longer than `sq`. (Those that make two sequences overlap are
-            // reported likewise, but then both write the same rows.)
-            for wrong in [[0, 2, 4, -5], [0, 2, 4, 1 << 30], [0, 2, 4, i32::MAX], [0, 2, 4, i32::MIN], [0, 3, 4, 6]] {
-                reported_anywhere(
-                    site,
-                    &packed,
-                    |launch| launch.set_query_offsets(&wrong),
-                    |status| status.bad_offsets,
-                );
+            // Offsets that leave the tensor, or make a sequence longer than `sq`: the first two sequences, whose own are right,
+            // have what they should.
+            let (want, _) = run(site, &packed, &Tensors::new(&packed)).expect("a valid case");
+            for last in [-5, 1 << 30, i32::MAX, i32::MIN] {
+                let change = |launch: &Launch| launch.set_query_offsets(&[0, 2, 4, last]);
+                let got = reported_anywhere(site, &packed, change, |status| status.bad_offsets);
+                for sequence in [0, 1] {
+                    let (got, want) = (got.sequence(&packed, sequence), want.sequence(&packed, sequence));
+                    assert!(got == want, "sequence {sequence} with {last} as the last offset");
+                }
                 cases += 1;
             }
+            let change = |launch: &Launch| launch.set_query_offsets(&[0, 3, 4, 6]);
+            reported_anywhere(site, &packed, change, |status| status.bad_offsets);
+            cases += 1;
+            // Sequences that overlap: one of the offsets falls. Both write the same rows, which an emulator calls a race.
+            let mut launch = Launch::new(site, &packed, &Tensors::new(&packed)).expect("a valid case");
+            launch.set_query_offsets(&[0, 2, 1, 3]).expect("four offsets");
+            match launch.run() {
+                Ok(()) => assert!(launch.status().expect("a device").bad_offsets, "overlapping offsets"),
+                Err(error) => assert!(site.is_emulated() && error.to_string().contains("race"), "{error}"),
+            }
+            cases += 1;
             for wrong in [[0, 200, -5, 440], [0, 200, 1 << 30, 440], [0, 200, 401, 440], [0, i32::MIN, i32::MAX, 440]] {
                 reported_anywhere(
                     site,
@@ -173,6 +185,39 @@ fn values_out_of_range_are_reported() {
                 let mut table = table.clone();
                 table[width + 1] = wrong;
                 reported(site, &pages, |launch| launch.set_table(&table), |status| status.bad_page);
+                cases += 1;
+            }
+        }
+        cases
+    });
+}
+
+/// Offsets of queries that begin behind 0 or end before the total: what belongs to no sequence is not written.
+#[test]
+fn queries_of_no_sequence_are_left_alone() {
+    suite("served::queries_of_no_sequence_are_left_alone", |site| {
+        let _alone = CAPTURE.lock();
+        let mut cases = 0;
+        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Auto] {
+            let queries = Queries::Packed { lengths: vec![2; 3], known: Known::Device };
+            let lengths = Lengths::Device(vec![300, 20, 300]);
+            let case = Case { splits, queries, lengths, output: Format::F32, ..Case::new(3, 2, 300, 1, 2) };
+            let mut launch = Launch::new(site, &case, &Tensors::new(&case)).expect("a valid case");
+            for offsets in [[2, 4, 6, 6], [0, 2, 4, 4], [1, 2, 3, 5], [3, 3, 3, 3]] {
+                const FILLING: u8 = 0x3c;
+                launch.set_query_offsets(&offsets).expect("four offsets");
+                launch.fill(FILLING).expect("memory");
+                launch.run().expect("a valid case");
+                let Bits { o, lse } = launch.read().expect("nothing wrong");
+                let rows = o.chunks_exact(case.head_dim_v * case.output.size());
+                let lses: Vec<_> = lse.chunks_exact(size_of::<f32>()).collect();
+                for ((row, o), index) in rows.enumerate().zip(case.lse_rows()) {
+                    let is_computed = (offsets[0]..offsets[3]).contains(&((row / case.heads()) as i32));
+                    for bytes in [o, lses[index]] {
+                        let is_written = bytes.iter().any(|byte| *byte != FILLING);
+                        assert_eq!(is_written, is_computed, "row {row} by {offsets:?}: {case}");
+                    }
+                }
                 cases += 1;
             }
         }

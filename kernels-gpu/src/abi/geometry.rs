@@ -1,6 +1,6 @@
 //! Block shapes and tile sizes: what the planner and the kernels must agree on.
 
-use super::{Operand, Vendor, warpgroups};
+use super::{Operand, Vendor, tcgen05, warpgroups};
 
 /// How the warps of a block share its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,9 @@ pub enum BlockShape {
     /// Warpgroups compute on other tiles of the KV, keys being the rows of their products, and one thread copies. For
     /// packed groups and short queries. See [`warpgroups`].
     Warpgroups,
+    /// Warps have roles: some copy, one issues matrix products over tensor memory, others turn scores into weights or
+    /// rescale outputs. See [`tcgen05`].
+    Tcgen05,
 }
 
 /// Sizes of an attention kernel on one vendor's GPUs.
@@ -59,12 +62,28 @@ impl Geometry {
     ) -> Self {
         match vendor {
             Vendor::Nvidia => match shape {
+                BlockShape::Tcgen05 => Self::tcgen05(operand, head_dim_qk, head_dim_v, q_tiles),
                 BlockShape::Warpgroups => warpgroups::geometry(operand, head_dim_qk, head_dim_v, q_tiles),
                 BlockShape::SplitKv | BlockShape::SharedKv => {
                     Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles)
                 }
             },
             Vendor::Amd => Self::amd(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+        }
+    }
+
+    const fn tcgen05(operand: Operand, head_dim_qk: u32, head_dim_v: u32, q_tiles: u32) -> Self {
+        let map = tcgen05::SharedMap::of(operand, head_dim_qk, head_dim_v, q_tiles);
+        Self {
+            tile_m: tcgen05::ROWS,
+            tile_n: tcgen05::TOKENS,
+            warps: tcgen05::THREADS / Vendor::Nvidia.warp_size(),
+            chunk: tcgen05::TOKENS,
+            stages: map.k_stages,
+            threads: tcgen05::THREADS,
+            query_in_shared: true,
+            shared_bytes: map.bytes,
+            min_blocks: 1,
         }
     }
 
@@ -77,6 +96,7 @@ impl Geometry {
             BlockShape::SplitKv => (4, 4),
             BlockShape::SharedKv => (8, 1),
             BlockShape::Warpgroups => panic!("it has sizes of its own"),
+            BlockShape::Tcgen05 => panic!("it has sizes of its own"),
         };
         let tile_m = Self::tile_m(rows, shape, warps);
         let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(operand, head_dim_qk) } else { 0 };
@@ -138,11 +158,11 @@ impl Geometry {
                 let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 2 + 32) + head_dim_qk / 4;
                 (4, 64, if used <= 192 { 2 } else { 1 })
             }
-            (_, BlockShape::Warpgroups) => panic!("it is NVIDIA's"),
+            (_, BlockShape::Warpgroups | BlockShape::Tcgen05) => panic!("it is NVIDIA's"),
         };
         let rings = match shape {
             BlockShape::SplitKv => warps,
-            BlockShape::SharedKv | BlockShape::Warpgroups => 1,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => 1,
         };
         let shared_bytes = rings * stages * Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, chunk)
             + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
@@ -172,7 +192,7 @@ impl Geometry {
     const fn tile_m(rows: u32, shape: BlockShape, warps: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => rows,
-            BlockShape::SharedKv | BlockShape::Warpgroups => rows * warps,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => rows * warps,
         }
     }
 
@@ -180,7 +200,7 @@ impl Geometry {
     const fn merge_bytes(rows: u32, head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => warps * q_tiles * rows * (Self::merge_pitch(head_dim_v) + 2) * 4,
-            BlockShape::SharedKv | BlockShape::Warpgroups => 0,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => 0,
         }
     }
 
@@ -198,7 +218,7 @@ impl Geometry {
             * match (vendor, shape) {
                 (Vendor::Nvidia, _) => Self::row_bytes(operand, head_dim_qk) + Self::row_bytes(operand, head_dim_v),
                 (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * operand.bytes(),
-                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Warpgroups) => {
+                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05) => {
                     (head_dim_qk + head_dim_v) * operand.bytes()
                 }
             }

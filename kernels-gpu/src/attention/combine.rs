@@ -122,7 +122,8 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
             (divide(query, a.sq), head)
         };
         let target = target.row(batch, query, head, a.head_dim_v);
-        let empty = max == f32::NEG_INFINITY;
+        // NaN passes the maximum by, but not the sum.
+        let empty = sum == 0.0;
         let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
         let (lse, factor) = with_sink(lse, target.sink);
         for x in &mut out {
@@ -151,8 +152,13 @@ unsafe fn parts_of(a: &CombineArguments, row: u32) -> Option<Parts> {
     unsafe {
         let (query, head) = divide(row, a.heads);
         if table.is_null() {
-            if !a.cu_seqlens_q.is_null() && query as i32 >= a.cu_seqlens_q.cast::<i32>().add(a.batch as usize).read() {
-                return None;
+            let (offsets, place) = (a.cu_seqlens_q.cast::<i32>(), query as i32);
+            if !offsets.is_null() {
+                let (first, last) = (offsets.read(), offsets.add(a.batch as usize).read());
+                // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
+                if place < first || (0..=place).contains(&last) {
+                    return None;
+                }
             }
             return Some(Parts::even(a.num_splits, a.rows, u64::from(row)));
         }

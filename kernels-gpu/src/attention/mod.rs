@@ -18,6 +18,8 @@ mod schedule;
 mod sequence;
 mod softmax;
 mod table;
+#[cfg(splitkv_target = "sm_100f")]
+mod tensor_memory;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
@@ -25,3 +27,5 @@ pub(crate) use forward::forward;
 pub(crate) use hopper::warpgroups;
 pub(crate) use partials::merge_partials;
 pub(crate) use table::schedule;
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) use tensor_memory::tensor_memory;

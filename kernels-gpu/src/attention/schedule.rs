@@ -64,7 +64,8 @@ impl Unit {
         };
         let first_row = m_block * tile_rows;
         // SAFETY: the batch index is in range.
-        let sequence = unsafe { Sequence::new(Sequences::of(a), batch) };
+        let mut sequence = unsafe { Sequence::new(Sequences::of(a), batch) };
+        sequence.keys = warp::uniform(sequence.keys);
         let rows = sequence.queries * a.group;
         let last_row = (first_row + tile_rows).min(rows).saturating_sub(1);
         // SAFETY: group is not 0.
@@ -92,6 +93,37 @@ impl Unit {
         let end = end.min(visible);
         let (begin, end) = (warp::uniform(begin.min(end)), warp::uniform(end));
         Self { batch, kv_head, split, first_row, sequence, begin, end }
+    }
+
+    /// The tile of the KV that begins with token `token`.
+    #[cfg(splitkv_target = "sm_100f")]
+    #[inline(always)]
+    pub(super) fn chunk(&self, a: &AttentionArguments, token: u32, sizes: Sizes, paged: bool) -> Chunk {
+        let bytes = |elements: u64| elements * u64::from(sizes.element);
+        let (batch, head) = (u64::from(self.batch), u64::from(self.kv_head));
+        let place = |base: *mut u8, stride_batch: u64, stride_seq: u64, stride_head: u64| -> *const u8 {
+            let token = u64::from(self.sequence.first_key) + u64::from(token);
+            let dense = if paged { 0 } else { batch * stride_batch + token * stride_seq };
+            base.wrapping_add(bytes(dense + head * stride_head) as usize)
+        };
+        Chunk {
+            k: place(a.k, a.k_stride_batch, a.k_stride_seq, a.k_stride_head),
+            v: place(a.v, a.v_stride_batch, a.v_stride_seq, a.v_stride_head),
+            k_stride: bytes(a.k_stride_seq),
+            v_stride: bytes(a.v_stride_seq),
+            k_bytes: a.head_dim_qk * sizes.element,
+            v_bytes: a.head_dim_v * sizes.element,
+            tokens: self.end - token,
+            pages: Pages {
+                table: a.page_table.wrapping_add((batch * a.page_table_stride * 4) as usize),
+                first: token,
+                page_size: a.page_size,
+                pages: a.pages,
+                k_stride: bytes(a.k_stride_batch),
+                v_stride: bytes(a.v_stride_batch),
+                status: a.status,
+            },
+        }
     }
 
     /// Rows of the KV head: all queries of all heads in the group.

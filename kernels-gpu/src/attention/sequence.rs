@@ -2,7 +2,6 @@
 
 use crate::abi::schedule::Sight;
 use crate::abi::{AttentionArguments, STATUS_BAD_LENGTH, STATUS_BAD_OFFSETS};
-use crate::gpu::warp;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// What the arguments say of all sequences, by the same names.
@@ -67,7 +66,7 @@ impl Sequence {
                 }
                 keys = clamped as u32;
             }
-            Self { first_query, queries, first_key, keys: warp::uniform(keys) }
+            Self { first_query, queries, first_key, keys }
         }
     }
 }

@@ -20,6 +20,8 @@ mod nvptx;
 pub(crate) use nvptx::{VENDOR, arguments, math, query, ring, shared, thread, tile, warp};
 #[cfg(splitkv_target = "sm_90a")]
 pub(crate) use nvptx::{copy, matrix, mbarrier, named_barrier, rendezvous, tma, warpgroup, wgmma};
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) use nvptx::{copy, mbarrier, tcgen05, warpgroup};
 
 #[cfg(target_arch = "amdgpu")]
 mod amdgcn;

@@ -10,10 +10,9 @@ use crate::races::Access;
 
 pub(super) fn fence(d: &mut Decoder<'_>, m: &mut Modifiers<'_>) -> Result<Decoded, Error> {
     if m.flag("proxy") {
-        // Tensor maps are read when a copy begins: there is nothing to wait for.
+        // A tensor map is read as it is in memory when a copy begins.
         if m.flag("tensormap::generic") {
             m.access(Access::Read);
-            m.one_of(&["cta", "cluster", "gpu", "sys"]);
             return Ok(any(Op::Nothing, Class::Sync));
         }
         if !m.flag("async") {

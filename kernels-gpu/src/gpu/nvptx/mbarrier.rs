@@ -83,6 +83,23 @@ pub(crate) unsafe fn wait(barrier: u32, parity: u32) {
     }
 }
 
+/// Whether the phase of parity `parity` has ended, as seen now; if so, it is as after [`wait`].
+///
+/// # Safety
+/// As for [`wait`].
+#[inline(always)]
+pub(crate) unsafe fn has_ended(barrier: u32, parity: u32) -> bool {
+    let ended: u32;
+    // SAFETY: the caller's promise. PTX ISA, "mbarrier.test_wait".
+    unsafe {
+        asm!("{{ .reg .pred p;",
+            "mbarrier.test_wait.parity.shared::cta.b64 p, [{1}], {2};",
+            "selp.u32 {0}, 1, 0, p; }}",
+            out(reg32) ended, in(reg32) barrier, in(reg32) parity, options(nostack));
+    }
+    ended != 0
+}
+
 /// Makes what this thread has written to shared memory, or has waited for, known to the units that read it by
 /// themselves: matrix products and bulk copies.
 #[inline(always)]

@@ -17,6 +17,8 @@ pub(crate) mod query;
 pub(crate) mod rendezvous;
 pub(crate) mod ring;
 pub(crate) mod shared;
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) mod tcgen05;
 pub(crate) mod thread;
 pub(crate) mod tile;
 #[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
