@@ -31,7 +31,7 @@ fn short_queries(sk: usize) -> Problem {
 /// one block of either.
 #[test]
 fn auto_splits_e4m3_under_short_queries() {
-    let table = [(1984, 9, 16), (1985, 9, 16), (3072, 9, 24), (4096, 10, 22), (11_008, 11, 35), (16_384, 11, 37)];
+    let table = [(1984, 8, 16), (1985, 8, 16), (3072, 8, 24), (4096, 11, 22), (11_008, 11, 35), (16_384, 11, 37)];
     for (sk, h200, gfx950) in table {
         let devices = [
             (DeviceProps::h200(), h200, BlockShape::Warpgroups),
