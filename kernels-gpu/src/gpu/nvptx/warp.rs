@@ -48,6 +48,22 @@ pub(crate) unsafe fn sync_warp() {
     unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) }
 }
 
+/// Whether `predicate` holds in some lane.
+///
+/// # Safety
+/// Every lane of the warp reaches this call.
+#[cfg(splitkv_target = "sm_100f")]
+#[inline(always)]
+pub(crate) unsafe fn any(predicate: bool) -> bool {
+    let lanes: u32;
+    // SAFETY: the caller's promise. PTX ISA, "vote.sync".
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.u32 p, {1}, 0; vote.sync.ballot.b32 {0}, p, 0xffffffff; }}",
+            out(reg32) lanes, in(reg32) u32::from(predicate), options(nostack));
+    }
+    lanes != 0
+}
+
 /// The value of the lane whose number differs in the bits of `mask`.
 ///
 /// # Safety
