@@ -47,9 +47,9 @@ fn bad_manifests() {
 
     let mut changed = manifest(Target::Sm90a);
     changed.kernels[0].threads += 1;
-    let name = changed.kernels[0].name.clone();
+    let (name, target) = (changed.kernels[0].name.clone(), changed.kernels[0].target.clone());
     let changed = serde_json::to_string(&changed).unwrap();
-    assert_eq!(problem(&changed), format!("the entry of {name} for sm_90 is not the ABI table's"));
+    assert_eq!(problem(&changed), format!("the entry of {name} for {target} is not the ABI table's"));
 }
 
 #[test]
