@@ -43,6 +43,9 @@ pub struct Executor {
     /// What the plan knew.
     known: Known,
     status: Buffer,
+    /// Counters by which blocks find out who is the last, 0 between runs; and whether a failure may have left them otherwise.
+    tickets: Option<Buffer>,
+    failed: bool,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
 }
@@ -80,8 +83,12 @@ impl Executor {
     }
 
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
-        let status = Buffer::new(device, size_of::<u32>())?;
-        status.fill(0)?;
+        let zeros = |words: usize| -> Result<Buffer> {
+            let buffer = Buffer::new(device, words * size_of::<u32>())?;
+            buffer.fill(0)?;
+            Ok(buffer)
+        };
+        let tickets = Some(plan.tickets() as usize).filter(|&tickets| tickets > 0);
         let load = |planned: Option<KernelLaunch>| planned.map(|one| kernels.load(device, &one.kernel)).transpose();
         Ok(Self {
             device: device.clone(),
@@ -91,7 +98,9 @@ impl Executor {
             combine: load(plan.combine())?,
             workspace,
             known: Known::new(device, plan)?,
-            status,
+            status: zeros(1)?,
+            tickets: tickets.map(zeros).transpose()?,
+            failed: false,
             last: None,
         })
     }
@@ -122,7 +131,17 @@ impl Executor {
             }
             self.last = Some(stream.clone());
         }
+        if let Some(tickets) = self.tickets.as_ref().filter(|_| self.failed) {
+            tickets.fill(0)?;
+            self.failed = false;
+        }
         stream.hold(self.held(inputs))?;
+        let launched = self.launch_all(stream, inputs);
+        self.failed = launched.is_err();
+        launched
+    }
+
+    fn launch_all(&self, stream: &Stream, inputs: &Inputs<'_>) -> Result<()> {
         let attention = self.attention_arguments(inputs);
         if let (Some(schedule), Some(planned)) = (&self.schedule, self.plan.schedule()) {
             let arguments = self.schedule_arguments(&attention);
@@ -142,7 +161,9 @@ impl Executor {
     /// # Errors
     /// What the driver says; faults of the runs come out here.
     pub fn status(&mut self) -> Result<Status> {
-        Status::take(&self.status)
+        let status = Status::take(&self.status);
+        self.failed |= status.is_err();
+        status
     }
 
     fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
@@ -157,7 +178,7 @@ impl Executor {
     fn held(&self, inputs: &Inputs<'_>) -> impl Iterator<Item = Held> {
         let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse];
         let tensors = tensors.into_iter().chain(inputs.read().map(|(_, tensor)| tensor)).flatten();
-        let buffers = [&self.workspace, &self.status].into_iter().chain(self.known.buffers());
+        let buffers = [&self.workspace, &self.status].into_iter().chain(&self.tickets).chain(self.known.buffers());
         let kernels = [Some(&self.attention), self.schedule.as_ref(), self.combine.as_ref()];
         tensors
             .map(|tensor| tensor.buffer().hold())
@@ -206,6 +227,7 @@ impl Executor {
             k_descale: address(inputs.k_descale),
             v_descale: address(inputs.v_descale),
             schedule: self.known.schedule.as_ref().map_or(0, Buffer::address),
+            tickets: self.tickets.as_ref().map_or(0, Buffer::address),
             status: self.status.address(),
             q_stride_batch,
             q_stride_seq,

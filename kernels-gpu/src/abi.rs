@@ -170,10 +170,10 @@ pub struct Kernel {
     pub targets: &'static [Target],
 }
 
-/// Threads of a block of the combine kernel, on either vendor.
-pub const COMBINE_THREADS: u32 = 128;
-/// Output elements that one thread of the combine kernel holds.
+/// Output elements that a lane holds of a row whose parts its warp merges.
 pub const COMBINE_WIDTH: u32 = 4;
+/// Parts of a row that a warp loads at once to merge them.
+pub const MERGE_UNROLL: u32 = 16;
 /// Threads of a block of the merge kernel, on either vendor. Each warp takes a row.
 pub const MERGE_THREADS: u32 = 128;
 /// 64-bit words that the merge kernel's table has for each partial result: O's address and its strides of sequences,
@@ -210,19 +210,22 @@ impl Kernel {
             (None, Role::Read { .. }) => READ_THREADS,
             (None, Role::Merge) => MERGE_THREADS,
             // One warp.
-            (None, Role::Schedule) => vendor.warp_size(),
-            (None, _) => COMBINE_THREADS,
+            (None, _) => vendor.warp_size(),
         }
     }
 
-    /// Dynamic shared memory of a block in bytes. The combine kernel holds a weight for each split, and each
-    /// thread's output.
+    /// Dynamic shared memory of a block in bytes.
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
-        match (self.geometry(vendor), self.role) {
-            (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. } | Role::Merge | Role::Schedule) => 0,
-            (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
+        match self.geometry(vendor) {
+            Some(geometry) => geometry.shared_bytes,
+            None => 0,
         }
+    }
+
+    /// Whether the last block of a row block can merge its parts, in place of the combine kernel: blocks of few rows
+    /// whose kernel has registers left. On AMD, what a block has written would first have to leave its cache.
+    pub const fn can_merge(&self, vendor: Vendor) -> bool {
+        matches!((vendor, self.role), (Vendor::Nvidia, Role::Attention { shape: BlockShape::SplitKv, q_tiles: 1, .. }))
     }
 
     /// Blocks that must fit on a multiprocessor at once.
@@ -231,6 +234,7 @@ impl Kernel {
             (Some(geometry), _) => geometry.min_blocks,
             (None, Role::Read { .. }) => 2,
             (None, Role::Schedule) => 1,
+            (None, Role::Combine) => 16,
             (None, _) => 8,
         }
     }

@@ -7,7 +7,7 @@ mod ragged;
 
 use std::fmt;
 
-use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS};
+use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS, Vendor};
 
 use self::choose::{Choice, Limits, choose};
 pub use self::choose::{KernelReason, Reason};
@@ -37,6 +37,7 @@ pub struct Plan {
     attention: Launch,
     schedule: Option<KernelLaunch>,
     combine: Option<KernelLaunch>,
+    tickets: u32,
     workspace_bytes: usize,
 }
 
@@ -109,6 +110,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         }
     };
     let vendor = device.target.vendor();
+    let merged_last = num_splits > 1 && merges_last(problem, &variant, vendor, num_splits);
     let threads = variant.geometry.threads;
     let attention = Launch {
         grid: grid.min(u64::from(device.max_blocks(threads))) as u32,
@@ -140,7 +142,8 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         kernel_reason,
         waves: work.waves(units),
         attention,
-        combine: if num_splits > 1 { Some(combine?) } else { None },
+        combine: if num_splits > 1 { Some(combine?).filter(|_| !merged_last) } else { None },
+        tickets: if merged_last { work.units_per_split() as u32 } else { 0 },
         workspace_bytes,
     })
 }
@@ -155,13 +158,26 @@ fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) 
         let allowed = format!("at most {most} where there is more than one split: one block a row");
         return Err(Error::argument("total_q * heads", rows, allowed));
     }
-    let widest = block * abi::COMBINE_WIDTH;
-    if problem.head_dim_v > widest as usize || !problem.head_dim_v.is_multiple_of(abi::COMBINE_WIDTH as usize) {
-        let allowed =
-            format!("a multiple of {}, at most {widest}, where there is more than one split", abi::COMBINE_WIDTH);
+    if !problem.head_dim_v.is_multiple_of(abi::COMBINE_WIDTH as usize) {
+        let allowed = format!("a multiple of {}, where there is more than one split", abi::COMBINE_WIDTH);
         return Err(Error::argument("head_dim_v", problem.head_dim_v, allowed));
     }
     Ok(KernelLaunch { kernel, launch: Launch { grid: rows, block, shared_bytes: kernel.shared_bytes(vendor) } })
+}
+
+/// Most rounds of loads in which the last block of a row block merges its parts. Longer, and the combine kernel's many
+/// blocks are sooner done than one.
+const MERGE_ROUNDS: u32 = 4;
+
+/// Whether the last block of each row block merges the parts that the others have written.
+fn merges_last(problem: &Problem, variant: &Variant, vendor: Vendor, num_splits: u32) -> bool {
+    // Each warp takes a row after the other, of so many parts and dims at a time.
+    let rows = problem.rows().min(variant.block_rows()) as u32;
+    let dims = vendor.warp_size() * abi::COMBINE_WIDTH;
+    let rounds = rows.div_ceil(variant.geometry.warps)
+        * (problem.head_dim_v as u32).div_ceil(dims)
+        * num_splits.div_ceil(abi::MERGE_UNROLL);
+    variant.kernel.can_merge(vendor) && rounds <= MERGE_ROUNDS
 }
 
 /// Bytes of a part of a query: O and LSE of all heads in fp32.
@@ -267,9 +283,15 @@ impl Plan {
         self.schedule
     }
 
-    /// The combine kernel's launch, where there is more than one split.
+    /// The combine kernel's launch, where there is more than one split and [`Plan::tickets`] is 0.
     pub fn combine(&self) -> Option<KernelLaunch> {
         self.combine
+    }
+
+    /// Row blocks whose parts are merged by the block that finishes last: one counter each, which the executor owns. 0 where
+    /// there is one split, or the combine kernel merges.
+    pub fn tickets(&self) -> u32 {
+        self.tickets
     }
 
     /// Estimate of how many times the units of work fill the device.
@@ -320,6 +342,7 @@ impl fmt::Display for Plan {
             Some(KernelLaunch { launch, .. }) => {
                 writeln!(f, "  combine    {} blocks of {} threads", launch.grid, launch.block)?;
             }
+            None if self.tickets > 0 => writeln!(f, "  combine    by the last block of each of {}", self.tickets)?,
             None => writeln!(f, "  combine    none")?,
         }
         write!(f, "  workspace  {} bytes", self.workspace_bytes)

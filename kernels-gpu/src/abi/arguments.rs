@@ -123,6 +123,9 @@ macro_rules! attention_arguments {
             /// The table of a ragged batch ([`super::schedule`]), or null: each sequence has `num_splits` splits. Null with two
             /// query tiles.
             schedule: Pointer,
+            /// Counters, u32 `[batch, row blocks, kv_heads]`, 0 between launches, or null: the combine kernel merges. The block
+            /// that finishes the last split of a row block merges its parts. Null where the kernel cannot.
+            tickets: Pointer,
             /// Status word, u32: bits `STATUS_*` are set in it.
             status: Pointer,
             /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.

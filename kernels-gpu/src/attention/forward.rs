@@ -153,6 +153,9 @@ pub(crate) unsafe fn forward<
             if splits_kv || QUERY_IN_SHARED {
                 thread::sync_threads();
             }
+            if thread::TICKETS && splits_kv && QT == 1 && !once.tickets.is_null() && output.splits() > 1 {
+                merge.merge_last(&output, sizes.ticket(&once, &unit));
+            }
         }
         index = index.saturating_add(thread::grid_dim_x());
     }
