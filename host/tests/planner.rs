@@ -197,9 +197,10 @@ proptest! {
         prop_assert!(u64::from(grid) * u64::from(block) <= device.max_grid_threads);
         prop_assert!(block <= device.threads_per_block && shared_bytes <= device.shared_bytes_per_block);
         match plan.combine() {
-            None => prop_assert_eq!(plan.num_splits(), 1),
+            None => prop_assert_eq!(plan.num_splits() == 1 || rows == 0, plan.tickets() == 0),
             Some(combine) => {
                 prop_assert!(plan.num_splits() > 1);
+                prop_assert_eq!(plan.tickets(), 0);
                 prop_assert_eq!(combine.launch.grid as usize, rows);
                 prop_assert!(combine.launch.grid <= device.max_grid);
             }
@@ -503,6 +504,28 @@ fn the_workspace_stays_below_its_limit() {
 }
 
 #[test]
+fn the_last_block_merges_where_it_is_quickly_done() {
+    let of = |heads, kv_heads, sq, dim, splits, device: &DeviceProps| {
+        let problem = Problem::new(3, heads, kv_heads, sq, 65_536, dim, DType::Bf16);
+        let plan = make(&problem, Splits::Exact(splits), device).unwrap();
+        (plan.tickets(), plan.combine().is_some())
+    };
+    let h200 = DeviceProps::h200();
+    // Four warps, a row each, 16 splits at a time: up to four times.
+    assert_eq!(of(8, 2, 1, 128, 1, &h200), (0, false));
+    assert_eq!(of(8, 2, 1, 128, 2, &h200), (3 * 2, false));
+    assert_eq!(of(8, 2, 1, 128, 64, &h200), (3 * 2, false));
+    assert_eq!(of(8, 2, 1, 128, 65, &h200), (0, true));
+    assert_eq!(of(16, 1, 1, 128, 16, &h200), (3, false));
+    assert_eq!(of(16, 1, 1, 128, 17, &h200), (0, true));
+    // Wide rows take two times as long.
+    assert_eq!(of(8, 1, 1, 256, 16, &h200), (3, false));
+    assert_eq!(of(16, 1, 1, 256, 16, &h200), (0, true));
+    // Row blocks of their own; not on AMD.
+    assert_eq!(of(8, 2, 1, 128, 2, &DeviceProps::gfx950()), (0, true));
+}
+
+#[test]
 fn causal_with_one_query_is_no_mask() {
     let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::F16).causal(true);
     assert_eq!(problem.effective_window().right, None);
@@ -523,7 +546,7 @@ B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90a)
   grid       128 blocks of 128 threads for 128 units
   waves      0.97 of 132 multiprocessors
   shared     {shared} bytes a block
-  combine    32 blocks of 128 threads
+  combine    by the last block of each of 8
   workspace  264192 bytes"
     );
     assert_eq!(plan.to_string(), expected);

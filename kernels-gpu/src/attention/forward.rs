@@ -62,20 +62,26 @@ pub(crate) unsafe fn forward<
         )
     };
 
+    let once = a.all();
+    let mut index = thread::block_idx_x();
     // SAFETY: the caller's promise.
-    let mut ahead = unsafe { Walk::<PAGED>::new(&a, sizes) };
+    if index >= unsafe { units(&once, sizes) } {
+        return;
+    }
+    // SAFETY: the index is in range; the caller's promise.
+    let mut next = unsafe { Unit::new(&once, index, sizes) };
+    let mut ahead = Walk::<PAGED>::new(&once, index, &next, sizes);
     // Rolled: its copies are long, and unrolled they would be most of the kernel.
     for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
         unsafe { ring.issue(ahead.next(&a)) };
     }
 
-    let mut index = thread::block_idx_x();
-    // SAFETY: the caller's promise.
-    while index < unsafe { units(&a.all(), sizes) } {
+    loop {
         let once = a.all();
+        // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: the index is in range; the caller's promise.
-        let unit = unsafe { Unit::new(&once, index, sizes) };
+        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { next };
         let source = QueryRows { a: once, unit, element: E::OPERAND.bytes() };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let (query, scale_log2) = unsafe {
@@ -127,7 +133,6 @@ pub(crate) unsafe fn forward<
         }
 
         let once = a.all();
-        // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
         let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
         // SAFETY: the caller's promise.
@@ -158,6 +163,16 @@ pub(crate) unsafe fn forward<
             }
         }
         index = index.saturating_add(thread::grid_dim_x());
+        let once = a.all();
+        // SAFETY: the index is in range; the caller's promise.
+        unsafe {
+            if index >= units(&once, sizes) {
+                return;
+            }
+            if !QUERY_IN_SHARED {
+                next = Unit::new(&once, index, sizes);
+            }
+        }
     }
 }
 

@@ -150,21 +150,11 @@ pub(super) struct Walk<const PAGED: bool> {
 }
 
 impl<const PAGED: bool> Walk<PAGED> {
-    /// The walk of a warp of this block.
-    ///
-    /// # Safety
-    /// As for [`Unit::new`].
+    /// The walk of a warp from unit `unit` on, which has index `index`.
     #[inline(always)]
-    pub(super) unsafe fn new(a: &Arguments, sizes: Sizes) -> Self {
-        let index = thread::block_idx_x();
-        let (k, v) = (a.hot().k, a.hot().v);
-        let mut walk = Self { index, end: 0, token: 0, k, v, table: k, sizes };
-        // SAFETY: the index is in range; the caller's promise.
-        unsafe {
-            if index < units(&a.all(), sizes) {
-                walk.enter(&a.all());
-            }
-        }
+    pub(super) fn new(a: &AttentionArguments, index: u32, unit: &Unit, sizes: Sizes) -> Self {
+        let mut walk = Self { index, end: 0, token: 0, k: a.k, v: a.v, table: a.k, sizes };
+        walk.enter(a, unit);
         walk
     }
 
@@ -183,7 +173,7 @@ impl<const PAGED: bool> Walk<PAGED> {
                 if self.index >= units(&all, self.sizes) {
                     return None;
                 }
-                self.enter(&all);
+                self.enter(&all, &Unit::new(&all, self.index, self.sizes));
             }
         }
         let a = a.hot();
@@ -216,14 +206,9 @@ impl<const PAGED: bool> Walk<PAGED> {
         Some(chunk)
     }
 
-    /// Goes to the first chunk of unit `self.index`.
-    ///
-    /// # Safety
-    /// The index is that of a unit; as for [`Unit::new`].
+    /// Goes to the first chunk of a unit.
     #[inline(always)]
-    unsafe fn enter(&mut self, a: &AttentionArguments) {
-        // SAFETY: the caller's promise.
-        let unit = unsafe { Unit::new(a, self.index, self.sizes) };
+    fn enter(&mut self, a: &AttentionArguments, unit: &Unit) {
         self.end = unit.end;
         self.token = unit.begin + self.sizes.warp_token;
         let (batch, head) = (u64::from(unit.batch), u64::from(unit.kv_head));
