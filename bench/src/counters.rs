@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use splitkv::{LaunchCounters, Target};
+use splitkv::{Device, LaunchCounters};
 use splitkv_tests::gauge::{self, Gauge, Move};
 use splitkv_tests::site::Site;
 
@@ -18,8 +18,8 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn run(&self) -> Result<()> {
-        let sites = Target::ALL.map(|target| Site::open(&format!("emulator:{}", target.name())));
-        let sites = sites.into_iter().collect::<splitkv::Result<Vec<_>>>()?;
+        let names = Device::list().into_iter().map(|info| info.name).filter(|name| name.starts_with("emulator:"));
+        let sites = names.map(|name| Site::open(&name)).collect::<splitkv::Result<Vec<_>>>()?;
         let new = Gauge::measure(&sites.iter().collect::<Vec<_>>()).map_err(|error| anyhow!(error))?;
         // A file that cannot be read is replaced as a whole.
         let old = match Gauge::committed() {

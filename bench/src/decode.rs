@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use serde::Serialize;
-use splitkv::{BlockShape, Options, Plan, Problem, Splits};
+use splitkv::{BlockShape, DType, Options, Plan, Problem, Splits};
 
 use crate::arena::Arena;
 use crate::candidate::{Candidate, Choice, Ready, Type, plan_for, sets};
@@ -86,9 +86,19 @@ pub(crate) struct Decode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Shape {
-    sizes: [usize; 5],
-    dims: (usize, usize),
+pub(crate) struct Shape {
+    pub(crate) sizes: [usize; 5],
+    pub(crate) dims: (usize, usize),
+}
+
+impl Shape {
+    /// The decode of this shape.
+    pub(crate) fn problem(&self, dtype: DType) -> Result<Problem> {
+        let Self { sizes: [batch, sq, sk, heads, kv_heads], dims } = *self;
+        let problem = Problem::new(batch, heads, kv_heads, sq, sk, dims.0, dtype).head_dim_v(dims.1);
+        problem.validate().with_context(|| format!("--shape {}", crate::work::describe(&problem)))?;
+        Ok(problem)
+    }
 }
 
 const SHAPES: [Shape; 7] = [
@@ -101,7 +111,7 @@ const SHAPES: [Shape; 7] = [
     Shape { sizes: [1, 70, 11_008, 12, 12], dims: (192, 128) },
 ];
 
-fn parse_shape(text: &str) -> Result<Shape, String> {
+pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     let fields: Vec<&str> = text.split(',').collect();
     let numbers: Result<Vec<usize>, _> = fields.iter().take(5).map(|field| field.parse()).collect();
     let dims = fields.get(5).copied().unwrap_or("128");
@@ -209,13 +219,7 @@ impl Decode {
             return Ok(random::shapes(usize::from(count), self.seed.unwrap_or(0), self.dtype.dtype()));
         }
         let shapes = if self.shapes.is_empty() { &SHAPES } else { self.shapes.as_slice() };
-        let problem = |Shape { sizes: [batch, sq, sk, heads, kv_heads], dims }: &Shape| {
-            let problem =
-                Problem::new(*batch, *heads, *kv_heads, *sq, *sk, dims.0, self.dtype.dtype()).head_dim_v(dims.1);
-            problem.validate().with_context(|| format!("--shape {}", crate::work::describe(&problem)))?;
-            Ok(problem)
-        };
-        shapes.iter().map(problem).collect()
+        shapes.iter().map(|shape| shape.problem(self.dtype.dtype())).collect()
     }
 
     /// The plans of the explicit choices.

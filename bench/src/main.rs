@@ -13,6 +13,7 @@ mod peers;
 mod plot;
 mod random;
 mod reference;
+mod replay;
 mod report;
 mod session;
 mod split_kv;
@@ -35,6 +36,7 @@ enum Task {
     Demo(demo::Demo),
     SplitKv(split_kv::SplitKv),
     Decode(decode::Decode),
+    Replay(replay::Replay),
     /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
     /// file. Fails if anything did.
     Counters(counters::Counters),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Task::Demo(demo) => demo.run(),
         Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
+        Task::Replay(replay) => replay.run(),
         Task::Counters(counters) => counters.run(),
     };
     match result {

@@ -119,3 +119,15 @@ fn pairs_of_floats_on_sm_100() {
     let values = run(Arch::Sm100, body, 32);
     assert_eq!(values, (0..32).map(|t| 2 * t * t + t + 10).collect::<Vec<_>>());
 }
+
+#[test]
+fn the_largest_and_least_of_three_floats_on_sm_100() {
+    let body = |name: &str| {
+        format!(
+            "cvt.rn.f32.u32 %r3, %r2; {name}.f32 %r4, 0f40A00000, 0f40400000, %r3; {name}.f32 %r5, %r3, 0f40A00000, 0f40400000;
+             add.rn.f32 %r4, %r4, %r5; cvt.rzi.u32.f32 %r9, %r4;"
+        )
+    };
+    assert_eq!(run(Arch::Sm100, &body("max"), 32), (0..32).map(|t| 2 * t.max(5)).collect::<Vec<_>>());
+    assert_eq!(run(Arch::Sm100, &body("min"), 32), (0..32).map(|t| 2 * t.min(3)).collect::<Vec<_>>());
+}

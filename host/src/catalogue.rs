@@ -87,7 +87,8 @@ impl Catalogue {
         merge.copied().ok_or_else(|| Error::argument("kernels", "no merge kernel", "one"))
     }
 
-    /// [`Catalogue::fitting`]'s kernels, those that split the KV over warps and fewest query tiles first.
+    /// [`Catalogue::fitting`]'s kernels, by block shape (those that split the KV over warps first, special ones last) and
+    /// query tiles.
     pub(crate) fn variants(&self, problem: &Problem) -> Result<Vec<Variant>> {
         let of_dtype: Vec<_> = self.attention().filter(|a| Some(a.operand) == problem.dtype.operand()).collect();
         if of_dtype.is_empty() {
@@ -120,7 +121,7 @@ impl Catalogue {
             return Err(Error::argument("head_dim_qk/head_dim_v", format_args!("{}/{}", dims.0, dims.1), allowed));
         };
         let mut fitting: Vec<_> = of_dtype.into_iter().filter(|a| a.dims() == smallest).collect();
-        fitting.sort_by_key(|variant| (variant.shape != BlockShape::SplitKv, variant.q_tiles));
+        fitting.sort_by_key(|variant| (variant.shape as u32, variant.q_tiles));
         Ok(fitting)
     }
 

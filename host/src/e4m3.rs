@@ -74,7 +74,8 @@ impl E4m3 {
     /// Quantises a tensor with one factor ([`Descale::PerTensor`](crate::Descale::PerTensor)).
     ///
     /// The factor is the largest finite magnitude over 448, so that it becomes 448; 1 where all values are 0 or not
-    /// finite. Each element is [`E4m3::from_f32`] of the value over the factor: infinities saturate, NaN stays NaN.
+    /// finite; and never below the smallest normal f32. Each element is [`E4m3::from_f32`] of the value over the factor:
+    /// infinities saturate, NaN stays NaN.
     pub fn quantize(values: &[f32]) -> Quantized {
         let descale = descale(values.iter());
         let elements = values.iter().map(|&x| Self::from_f32(x / descale)).collect();

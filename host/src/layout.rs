@@ -55,7 +55,8 @@ pub enum Offsets {
     Host(Vec<u32>),
     /// Given at run time as an int32 tensor `[batch + 1]` on the device. Offsets that fall, leave the tensor, or make a
     /// sequence longer than `sq` or `sk`, are clamped by the kernel and reported by
-    /// [`Executor::status`](crate::Executor::status).
+    /// [`Executor::status`](crate::Executor::status). They may begin behind 0 and end before the total: queries that
+    /// belong to no sequence are not computed, and their rows of O and LSE not written.
     Device,
 }
 

@@ -15,8 +15,9 @@ pub enum Splits {
     /// stay empty.
     Exact(u32),
     /// This many tokens each, a multiple of the kernel's KV tile (128 is one of every kernel's). The boundaries then
-    /// depend on nothing but the position in a sequence, and the kernel on nothing but the queries of one, so that a
-    /// sequence has the same bits whatever else is in the batch.
+    /// depend on nothing but the position in a sequence, and the kernel on nothing but the problem's types, heads, head dims
+    /// and [`sq`](crate::Problem::sq), so that a sequence has the same bits whatever else is in the batch. Of packed
+    /// queries, `sq` is the most that a sequence may have: give it to all plans alike.
     Tokens(u32),
 }
 

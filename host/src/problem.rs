@@ -28,7 +28,8 @@ const ROW_MULTIPLE: usize = 16;
 /// With e4m3, what Q, K and V stand for are their elements times a factor each, which the kernel reads on the device
 /// ([`Descale`]).
 ///
-/// A row that sees no key has O = 0 and LSE = -inf; with a sink, LSE is the sink.
+/// A row that sees no key has O = 0 and LSE = -inf; with a sink, LSE is the sink. NaN in a query, or in a key that it
+/// sees, makes the row's O and LSE NaN.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -57,7 +58,8 @@ pub struct Problem {
     pub scale: Option<f32>,
     /// Further bounds of what a query sees.
     pub window: Window,
-    /// `Some(cap)`: scores become `cap * tanh(score / cap)` before the mask.
+    /// `Some(cap)`: scores become `cap * tanh(score / cap)` before the mask, within `2^-21 * cap`: a cap far above the
+    /// scores costs them their digits.
     pub softcap: Option<f32>,
     /// Whether each head has one more logit, without a value: it adds `exp(sink)` to the sum of exponentials.
     pub sink: bool,
@@ -79,6 +81,9 @@ pub struct Problem {
 
 /// The factors that e4m3 elements are to be multiplied by: an f32 tensor on the device for each of Q, K and V, which
 /// the kernel reads at every launch.
+///
+/// Any number is one, also 0 and what is negative. NaN and infinity give rows that are NaN or infinite, except for those
+/// that see no key, whose factors do not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Descale {
     /// One for the whole tensor: `[1]`.

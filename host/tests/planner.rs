@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kernels_gpu::abi::{KERNELS, Operand, Role};
+use kernels_gpu::abi::{Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
     BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Offsets, Options,
@@ -74,7 +74,11 @@ fn make_with(problem: &Problem, options: &Options, device: &DeviceProps) -> spli
 
 /// Plans a random problem; `None` where two query tiles were asked of kernels that have one, which is refused by name.
 fn make_any(problem: &Problem, options: &Options, device: &DeviceProps) -> Option<Plan> {
-    let two = [(128, 128), (192, 128)].contains(&compiled_dims(problem));
+    let two = match compiled_dims(problem) {
+        (128, 128) | (192, 128) => true,
+        (64, 64) => device.target == Target::Sm100f && options.block_shape.is_none(),
+        _ => false,
+    };
     match make_with(problem, options, device) {
         Ok(plan) => {
             assert!(two || options.q_tiles != Some(2), "{plan}");
@@ -213,7 +217,9 @@ proptest! {
         prop_assert!(options.block_shape.is_none_or(|shape| shape == plan.block_shape()));
         prop_assert!(options.q_tiles.is_none_or(|q_tiles| q_tiles == plan.q_tiles()));
         prop_assert_eq!(plan.kernel_dims(), compiled_dims(&problem));
-        if options.block_shape.is_none() && problem.rows() <= 16 {
+        let special = plan.kernel_reason() == KernelReason::Special;
+        prop_assert_eq!(special, plan.block_shape() == BlockShape::Tcgen05);
+        if options.block_shape.is_none() && problem.rows() <= 16 && !special {
             prop_assert_eq!(plan.block_shape(), BlockShape::SplitKv);
         }
         if options.q_tiles.is_none() && plan.q_tiles() > 1 {
@@ -469,7 +475,9 @@ fn the_smallest_head_dims_that_hold_the_problems_are_taken() {
             assert_eq!(plan.workspace_bytes(), 3 * 2 * 8 * 3 * (v + 1) * 4);
             let fitting = Catalogue::of(device.target).fitting(&problem).unwrap();
             assert!(fitting.contains(plan.kernel()), "{fitting:?}");
-            assert_eq!(fitting.len(), if [(128, 128), (192, 128)].contains(&kernel) { 4 } else { 2 });
+            let portable = if [(128, 128), (192, 128)].contains(&kernel) { 4 } else { 2 };
+            let special = device.target == Target::Sm100f && [(64, 64), (128, 128), (192, 128)].contains(&kernel);
+            assert_eq!(fitting.len(), portable + if special { 2 } else { 0 });
         }
     }
 }
@@ -643,7 +651,10 @@ fn options_that_cannot_be_done_are_refused_by_argument() {
         !matches!(kernel.role, Role::Attention { shape: BlockShape::SharedKv, .. })
             && !matches!(kernel.role, Role::Attention { operand: Operand::F16, .. })
     };
-    let part = Catalogue::new(Target::Sm90a, KERNELS.iter().copied().filter(of_shape).collect());
+    let part = Catalogue::new(
+        Target::Sm90a,
+        Catalogue::of(Target::Sm90a).kernels().iter().copied().filter(of_shape).collect(),
+    );
     let options = Options { block_shape: Some(BlockShape::SharedKv), ..Options::default() };
     let (name, text) = refused(plan(&good, &options, &h200, &part));
     let message = "block_shape: given shared_kv; allowed: split_kv of the kernels for head dims 128/128";

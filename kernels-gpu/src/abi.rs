@@ -8,6 +8,7 @@
 mod arguments;
 mod geometry;
 pub mod schedule;
+pub mod tcgen05;
 
 use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT, SCHEDULE_TEXT};
 pub use arguments::{
@@ -250,7 +251,8 @@ impl Kernel {
     }
 }
 
-/// Calls the macro `$apply` with every portable kernel, one line each.
+/// Calls the macro `$apply` with every kernel, one line each: `attention` (and what else there is) for each portable
+/// target, `tcgen05` for `sm_100f`.
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
@@ -290,6 +292,19 @@ macro_rules! for_each_kernel {
             attention attention_e4m3_d192x128_sharedkv_q1, attention_e4m3_d192x128_sharedkv_q1_paged: E4m3, 192, 128, SharedKv, 1;
             attention attention_e4m3_d192_splitkv_q1, attention_e4m3_d192_splitkv_q1_paged: E4m3, 192, 192, SplitKv, 1;
             attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
+            tcgen05 attention_bf16_d64_tcgen05_q1, attention_bf16_d64_tcgen05_q1_paged: Bf16, 64, 64, 1;
+            tcgen05 attention_bf16_d64_tcgen05_q2, attention_bf16_d64_tcgen05_q2_paged: Bf16, 64, 64, 2;
+            tcgen05 attention_bf16_d128_tcgen05_q1, attention_bf16_d128_tcgen05_q1_paged: Bf16, 128, 128, 1;
+            tcgen05 attention_bf16_d128_tcgen05_q2, attention_bf16_d128_tcgen05_q2_paged: Bf16, 128, 128, 2;
+            tcgen05 attention_bf16_d192x128_tcgen05_q1, attention_bf16_d192x128_tcgen05_q1_paged: Bf16, 192, 128, 1;
+            tcgen05 attention_bf16_d192x128_tcgen05_q2, attention_bf16_d192x128_tcgen05_q2_paged: Bf16, 192, 128, 2;
+            tcgen05 attention_f16_d64_tcgen05_q1, attention_f16_d64_tcgen05_q1_paged: F16, 64, 64, 1;
+            tcgen05 attention_f16_d64_tcgen05_q2, attention_f16_d64_tcgen05_q2_paged: F16, 64, 64, 2;
+            tcgen05 attention_f16_d128_tcgen05_q1, attention_f16_d128_tcgen05_q1_paged: F16, 128, 128, 1;
+            tcgen05 attention_f16_d128_tcgen05_q2, attention_f16_d128_tcgen05_q2_paged: F16, 128, 128, 2;
+            tcgen05 attention_f16_d192x128_tcgen05_q1, attention_f16_d192x128_tcgen05_q1_paged: F16, 192, 128, 1;
+            tcgen05 attention_f16_d192x128_tcgen05_q2, attention_f16_d192x128_tcgen05_q2_paged: F16, 192, 128, 2;
+            tcgen05 attention_e4m3_d192x128_tcgen05_q1, attention_e4m3_d192x128_tcgen05_q1_paged: E4m3, 192, 128, 1;
             combine combine;
             merge merge_partials;
             schedule schedule;
@@ -302,8 +317,21 @@ macro_rules! for_each_kernel {
 #[cfg(any(target_arch = "nvptx64", target_arch = "amdgpu"))]
 pub(crate) use for_each_kernel;
 
+const fn tensor_memory_kernel(
+    name: &'static str,
+    operand: Operand,
+    [head_dim_qk, head_dim_v]: [u32; 2],
+    q_tiles: u32,
+    paged: bool,
+) -> Kernel {
+    let shape = BlockShape::Tcgen05;
+    let role = Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, paged };
+    Kernel { name, role, targets: &[Target::Sm100f] }
+}
+
 macro_rules! kernel_table {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
      schedule $schedule:ident;
@@ -336,12 +364,16 @@ macro_rules! kernel_table {
                     targets: Target::PORTABLE,
                 },
             )*
+            $(
+                tensor_memory_kernel(stringify!($tcgen05), Operand::$t_operand, [$t_qk, $t_v], $t_q_tiles, false),
+                tensor_memory_kernel(stringify!($tcgen05_paged), Operand::$t_operand, [$t_qk, $t_v], $t_q_tiles, true),
+            )*
             Kernel { name: stringify!($combine), role: Role::Combine, targets: Target::PORTABLE },
             Kernel { name: stringify!($merge), role: Role::Merge, targets: Target::PORTABLE },
             Kernel { name: stringify!($schedule), role: Role::Schedule, targets: Target::PORTABLE },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll }, targets: Target::PORTABLE },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $combine $merge $schedule $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($tcgen05 $tcgen05_paged)* $combine $merge $schedule $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);

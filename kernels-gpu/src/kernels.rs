@@ -26,6 +26,7 @@ macro_rules! kernel {
     };
 }
 
+#[cfg(not(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f")))]
 macro_rules! attention {
     ($name:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal, $paged:literal) => {
         attention_arguments!(kernel! $name ({
@@ -40,7 +41,7 @@ macro_rules! attention {
                 $q_tiles,
                 { G.warps as usize },
                 { G.stages as usize },
-                { match BlockShape::$shape { BlockShape::SplitKv => warp::SIZE, BlockShape::SharedKv => G.threads } },
+                { if matches!(BlockShape::$shape, BlockShape::SplitKv) { warp::SIZE } else { G.threads } },
                 { G.query_in_shared },
                 $paged,
             >
@@ -48,20 +49,45 @@ macro_rules! attention {
     };
 }
 
+#[cfg(splitkv_target = "sm_100f")]
+macro_rules! attention {
+    ($name:ident: $operand:ident, $qk:literal, $v:literal, $q_tiles:literal, $paged:literal) => {
+        attention_arguments!(kernel! $name (
+            attention::tensor_memory::<tile::$operand, $qk, $v, $q_tiles, $paged>
+        ) AttentionArguments);
+    };
+}
+
+/// The kernels of this target.
 macro_rules! define_kernels {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
      schedule $schedule:ident;
      $(read $read:ident: $unroll:literal;)*) => {
-        $(
-            attention!($name: $operand, $qk, $v, $shape, $q_tiles, false);
-            attention!($paged: $operand, $qk, $v, $shape, $q_tiles, true);
-        )*
-        combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
-        merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
-        schedule_arguments!(kernel! $schedule (attention::schedule) ScheduleArguments);
-        $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
+        #[cfg(not(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f")))]
+        pub mod portable {
+            //! Those of portable targets.
+            use super::*;
+            $(
+                attention!($name: $operand, $qk, $v, $shape, $q_tiles, false);
+                attention!($paged: $operand, $qk, $v, $shape, $q_tiles, true);
+            )*
+            combine_arguments!(kernel! $combine (attention::combine) CombineArguments);
+            merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
+            schedule_arguments!(kernel! $schedule (attention::schedule) ScheduleArguments);
+            $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
+        }
+        #[cfg(splitkv_target = "sm_100f")]
+        pub mod special {
+            //! Those of this special target.
+            use super::*;
+            $(
+                attention!($tcgen05: $t_operand, $t_qk, $t_v, $t_q_tiles, false);
+                attention!($tcgen05_paged: $t_operand, $t_qk, $t_v, $t_q_tiles, true);
+            )*
+        }
     };
 }
 for_each_kernel!(define_kernels);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use splitkv::BlockShape;
 
 use crate::numeric::Format;
 use crate::pages;
@@ -163,6 +164,29 @@ pub enum Shape {
     SplitKv,
     /// Each has other query rows.
     SharedKv,
+    /// Each has a role, over tensor memory.
+    Tcgen05,
+}
+
+impl From<Shape> for BlockShape {
+    fn from(shape: Shape) -> Self {
+        match shape {
+            Shape::SplitKv => Self::SplitKv,
+            Shape::SharedKv => Self::SharedKv,
+            Shape::Tcgen05 => Self::Tcgen05,
+        }
+    }
+}
+
+impl From<BlockShape> for Shape {
+    fn from(shape: BlockShape) -> Self {
+        match shape {
+            BlockShape::SplitKv => Self::SplitKv,
+            BlockShape::SharedKv => Self::SharedKv,
+            BlockShape::Tcgen05 => Self::Tcgen05,
+            _ => unreachable!("the library grew a block shape that the suites do not know"),
+        }
+    }
 }
 
 /// How tensors lie in their buffers.

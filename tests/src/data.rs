@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use rayon::prelude::*;
 
-use crate::case::{Case, Data};
+use crate::case::{Case, Data, Kv};
 use crate::numeric::Format;
 use crate::places::Places;
 use crate::reference::{Attention, View};
@@ -63,10 +63,17 @@ impl Tensors {
         let mut element = vec![0; case.format.size()];
         case.format.encode(filling, &mut element);
         let descales = if case.format == Format::E4m3 {
+            // Sequences that have pages in common have their factors in common too.
+            let different = match case.kv {
+                Kv::Paged { shared, .. } if shared > 0 => case.kv_heads,
+                _ => case.batch * case.kv_heads,
+            };
             // Products of them are no powers of two: nothing comes out right by leaving one out.
+            let factor =
+                |tensor: usize, head: usize| [0.25, 0.375, 0.75][tensor] * (1.0 + (head % different % 5) as f32 / 4.0);
             let factors = |tensor: usize| {
                 let heads = if case.per_head[tensor] { case.batch * case.kv_heads } else { 1 };
-                (0..heads).map(|head| [0.25, 0.375, 0.75][tensor] * (1.0 + (head % 5) as f32 / 4.0)).collect()
+                (0..heads).map(|head| factor(tensor, head)).collect()
             };
             [factors(0), factors(1), factors(2)]
         } else {
@@ -103,17 +110,21 @@ impl Tensors {
         let places = [&self.places.q, &self.places.k, &self.places.v];
         std::array::from_fn(|tensor| {
             let place = places[tensor];
-            let mut values = case.format.decode(&self.buffers[place.buffer]);
+            let elements = case.format.decode(&self.buffers[place.buffer]);
             if self.descales[tensor].is_empty() {
-                return values;
+                return elements;
             }
+            let mut values = elements.clone();
             let [_, _, heads, dim] = place.shape;
             for (sequence, &length) in lengths[tensor].iter().enumerate() {
                 for (position, head) in (0..length).flat_map(|s| (0..heads).map(move |h| (s, h))) {
                     let kv_head = head * case.kv_heads / heads;
                     let descale = descale(&self.descales[tensor], sequence * case.kv_heads + kv_head);
-                    let vector = &mut values[place.start(sequence, position, head)..][..dim];
-                    vector.iter_mut().for_each(|value| *value *= f64::from(descale));
+                    // From the elements, since sequences may have pages in common.
+                    let start = place.start(sequence, position, head);
+                    for (value, element) in values[start..].iter_mut().zip(&elements[start..]).take(dim) {
+                        *value = element * f64::from(descale);
+                    }
                 }
             }
             values

@@ -5,7 +5,7 @@ use splitkv::{
     Status, Stream, Tensor, plan,
 };
 
-use crate::case::{Case, Known, Kv, Layout, Lengths, Queries, Shape, Splits, starts};
+use crate::case::{Case, Known, Kv, Layout, Lengths, Queries, Splits, starts};
 use crate::compare::Output;
 use crate::data::Tensors;
 use crate::numeric::Format;
@@ -99,10 +99,7 @@ pub fn options(case: &Case) -> Options {
         Splits::Exact(n) => splitkv::Splits::Exact(n),
         Splits::Tokens(n) => splitkv::Splits::Tokens(n),
     };
-    let block_shape = case.block_shape.map(|shape| match shape {
-        Shape::SplitKv => BlockShape::SplitKv,
-        Shape::SharedKv => BlockShape::SharedKv,
-    });
+    let block_shape = case.block_shape.map(BlockShape::from);
     Options { splits, q_tiles: case.q_tiles, block_shape, ..Options::default() }
 }
 

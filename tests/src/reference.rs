@@ -108,7 +108,11 @@ impl Attention<'_> {
             let raw = self.scale * dot(q, self.k.vector(sequence, key, self.kv_head(head)));
             self.softcap.map_or(raw, |cap| cap * (raw / cap).tanh())
         };
-        self.keys(sequence, query).map(score).collect()
+        let mut scores = Vec::new();
+        for key in self.keys(sequence, query) {
+            scores.push(score(key));
+        }
+        scores
     }
 
     /// O and LSE of a row with these scores.

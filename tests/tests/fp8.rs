@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use splitkv::{DType, Error, Executor, Inputs, Options, Tensor, plan};
 use splitkv_tests::case::{Case, Known, Kv, Lengths, Queries, Splits};
+use splitkv_tests::compare::compare;
 use splitkv_tests::data::Tensors;
 use splitkv_tests::fp8::{DECODE, Gates, PEAKED, RANDOM, SHAPES, check, e4m3, right};
 use splitkv_tests::gauge::Needed;
@@ -130,6 +131,107 @@ fn packed_sequences() {
             })
         });
         all_right(site, &RANDOM, cases)
+    });
+}
+
+/// Pages that sequences have in common, with the factors that they have in common for them.
+#[test]
+fn pages_in_common() {
+    suite("fp8::pages_in_common", |site| {
+        let table = [(1, 7), (16, 3), (64, 1), (256, 2)];
+        let cases = table.into_iter().flat_map(|(page_size, shared)| {
+            [[false; 3], [true; 3]].map(|per_head| Case {
+                per_head,
+                kv: Kv::Paged { page_size, shared, spare: 1, known: Known::Device },
+                lengths: Lengths::Device(vec![300, 17, 0, 299]),
+                splits: Splits::Auto,
+                ..e4m3(4, 2, 300, 2, 3)
+            })
+        });
+        all_right(site, &RANDOM, cases)
+    });
+}
+
+/// Factors as no quantiser makes them: negative, zero, far from 1, and subnormal.
+#[test]
+fn odd_factors() {
+    suite("fp8::odd_factors", |site| {
+        let tiny = f32::MIN_POSITIVE / 256.0;
+        let table = [
+            [-0.25, 0.5, 1.0],
+            [0.5, 0.5, -3.0],
+            [0.0, 1.0, 1.0],
+            [1.0, 1.0, 0.0],
+            [1e20, 1e-20, 1e30],
+            [1e-30, 1e30, 1e-30],
+            [tiny, 1.0, 1.0],
+            [tiny, tiny, 1.0],
+        ];
+        let mut count = 0;
+        for factors in table {
+            for (block_shape, splits) in SHAPES.into_iter().zip([Splits::Exact(3), Splits::Exact(1)]) {
+                let case = Case { splits, block_shape, output: Format::F32, ..e4m3(1, 3, 700, 1, 2) };
+                let mut tensors = Tensors::new(&case);
+                for (given, factor) in tensors.descales.iter_mut().zip(factors) {
+                    given.fill(factor);
+                }
+                let (bits, _) = run(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
+                compare(&case, &tensors.expected(&case), &bits.output(&case))
+                    .unwrap_or_else(|error| panic!("factors {factors:?}: {error}\n{case}"));
+                count += 1;
+            }
+        }
+        count
+    });
+}
+
+/// The factors of a sequence without keys do not matter: O is 0 and LSE minus infinity.
+#[test]
+fn factors_without_keys_do_not_matter() {
+    suite("fp8::factors_without_keys_do_not_matter", |site| {
+        let mut count = 0;
+        for (tensor, value) in (0..3).flat_map(|tensor| [f32::NAN, f32::INFINITY].map(|value| (tensor, value))) {
+            for (block_shape, splits) in SHAPES.into_iter().flat_map(|s| [1, 3].map(|n| (s, Splits::Exact(n)))) {
+                let lengths = Lengths::Device(vec![0, 300]);
+                let case = Case { splits, block_shape, lengths, per_head: [true; 3], ..e4m3(2, 3, 300, 2, 1) };
+                let mut tensors = Tensors::new(&case);
+                let expected = tensors.expected(&case);
+                tensors.descales[tensor][..case.kv_heads].fill(value);
+                let (bits, _) = run(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
+                compare(&case, &expected, &bits.output(&case))
+                    .unwrap_or_else(|error| panic!("{value} as a factor of tensor {tensor}: {error}\n{case}"));
+                count += 1;
+            }
+        }
+        count
+    });
+}
+
+/// A query that is NaN, or whose scores a factor makes NaN, gives NaN, never the result of a row that sees no key.
+#[test]
+fn nan_does_not_get_lost() {
+    suite("fp8::nan_does_not_get_lost", |site| {
+        let mut count = 0;
+        for format in [Format::E4m3, Format::Bf16, Format::F16] {
+            for (block_shape, splits) in SHAPES.into_iter().flat_map(|s| [1, 3].map(|n| (s, Splits::Exact(n)))) {
+                let case = Case { format, splits, block_shape, output: Format::F32, ..e4m3(1, 3, 300, 2, 1) };
+                let mut tensors = Tensors::new(&case);
+                let place = &tensors.places.q;
+                let start = place.start(0, 1, 1) * format.size();
+                // All bits set: NaN in every format.
+                tensors.buffers[place.buffer][start..start + format.size()].fill(0xff);
+                let (bits, _) = run(site, &case, &tensors).unwrap_or_else(|error| panic!("{error}\n{case}"));
+                let output = bits.output(&case);
+                let lse = output.lse.as_ref().expect("asked for");
+                for ((row, o), index) in case.rows().iter().zip(&output.o).zip(case.lse_rows()) {
+                    let is_nan = row == &[0, 1, 1];
+                    assert!(o.iter().all(|o| o.is_nan() == is_nan), "row {row:?}: O {o:?}\n{case}");
+                    assert_eq!(lse[index].is_nan(), is_nan, "row {row:?}: LSE {}\n{case}", lse[index]);
+                }
+                count += 1;
+            }
+        }
+        count
     });
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use kernels_gpu::abi::Role;
-use splitkv::{AttentionOptions, BlockShape, Tensor, attention};
+use splitkv::{AttentionOptions, Tensor, attention};
 use splitkv_tests::case::{Case, Data, Kv, Lengths, Queries, Shape, Splits};
 use splitkv_tests::compare::{Output, compare};
 use splitkv_tests::data::Tensors;
@@ -85,7 +85,7 @@ fn every_kernel_gives_the_reference() {
             let Role::Attention { shape, q_tiles, .. } = kernel.role else {
                 return Err(format!("{} is no attention kernel", kernel.name).into());
             };
-            let block_shape = Some(if shape == BlockShape::SplitKv { Shape::SplitKv } else { Shape::SharedKv });
+            let block_shape = Some(Shape::from(shape));
             let case = Case { block_shape, q_tiles: Some(q_tiles), ..case.clone() };
             let (bits, plan) = run(site, &case, &tensors)?;
             if plan.kernel() != &kernel {

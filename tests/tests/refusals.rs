@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use splitkv::{
-    BlockShape, Buffer, Catalogue, DType, DeviceProps, Error, Executor, Inputs, KvLens, Options, Plan, Problem, Result,
-    Splits, Stream, Target, Tensor, plan,
+    BlockShape, Buffer, Catalogue, DType, Descale, DeviceProps, Error, Executor, Inputs, KvLayout, KvLens, Offsets,
+    Options, PageTable, Plan, Problem, Queries, Result, Splits, Stream, Target, Tensor, Window, plan,
 };
 use splitkv_tests::case::{Case, Lengths};
 use splitkv_tests::data::Tensors;
@@ -206,7 +206,7 @@ fn wild_problems_are_planned_or_refused() {
     let dim = || prop_oneof![4 => Just(128usize), 4 => (0..=33usize).prop_map(|n| 8 * n), 2 => size()];
     let shape = prop::sample::select(vec![None, None, Some(BlockShape::SplitKv), Some(BlockShape::SharedKv)]);
     let kernel = (shape, prop_oneof![4 => Just(None), 2 => (0..4u32).prop_map(Some)]);
-    let dtype = || prop::sample::select(vec![DType::Bf16, DType::F16, DType::F32, DType::I32]);
+    let dtype = || prop::sample::select(vec![DType::Bf16, DType::F16, DType::E4m3, DType::F32, DType::I32]);
     let lens = prop_oneof![
         2 => Just(KvLens::Full),
         1 => Just(KvLens::Device),
@@ -218,13 +218,35 @@ fn wild_problems_are_planned_or_refused() {
         number.clone().prop_map(Splits::Exact),
         number.prop_map(|n| Splits::Tokens(n.wrapping_mul(128))),
     ];
+    let bound = || prop::option::of(prop_oneof![0..4u32, any::<u32>()]);
+    let window = (bound(), bound()).prop_map(|(left, right)| Window { left, right });
+    let offsets = || prop_oneof![Just(Offsets::Device), prop::collection::vec(0..4u32, 0..5).prop_map(Offsets::Host)];
+    let page_size = prop_oneof![4 => prop::sample::select(vec![1usize, 16, 256, 512]), 1 => size()];
+    let table = prop_oneof![
+        size().prop_map(|width| PageTable::Device { width }),
+        (size(), prop::collection::vec(0..4u32, 0..5)).prop_map(|(width, pages)| PageTable::Host { width, pages }),
+    ];
+    let kv = prop_oneof![
+        Just(KvLayout::Dense),
+        (size(), offsets()).prop_map(|(total, cu_seqlens)| KvLayout::Packed { total, cu_seqlens }),
+        (size(), page_size, table).prop_map(|(pages, page_size, table)| KvLayout::Paged { pages, page_size, table }),
+    ];
+    let queries = prop_oneof![
+        3 => Just(Queries::Dense),
+        1 => (size(), offsets()).prop_map(|(total, cu_seqlens)| Queries::Packed { total, cu_seqlens }),
+    ];
+    let descale = || prop_oneof![3 => Just(Descale::PerTensor), 1 => Just(Descale::PerHead)];
+    let workspace = prop::option::of(prop_oneof![0..100_000usize, size()]);
+    let served = (window, prop::option::of(any::<f32>()), queries, kv, [descale(), descale(), descale()], workspace);
     let strategy = (
         [size(), size(), size(), size(), size()],
         (dim(), dim(), dtype(), dtype()),
         (any::<bool>(), prop::option::of(any::<f32>()), lens, any::<bool>(), splits),
         kernel,
+        served,
     );
-    let result = runner(20_000).run(&strategy, |([batch, heads, kv_heads, sq, sk], types, rest, kernel)| {
+    let result = runner(20_000).run(&strategy, |([batch, heads, kv_heads, sq, sk], types, rest, kernel, served)| {
+        let (window, softcap, queries, kv, [q_descale, k_descale, v_descale], max_workspace_bytes) = served;
         let (head_dim_qk, head_dim_v, dtype, o_dtype) = types;
         let (causal, scale, kv_lens, lse, splits) = rest;
         let mut problem = Problem::new(batch, heads, kv_heads, sq, sk, head_dim_qk, dtype)
@@ -232,13 +254,17 @@ fn wild_problems_are_planned_or_refused() {
             .o_dtype(o_dtype)
             .causal(causal)
             .kv_lens(kv_lens)
-            .lse(lse);
-        problem.scale = scale;
+            .lse(lse)
+            .window(window)
+            .descales(q_descale, k_descale, v_descale);
+        (problem.scale, problem.softcap) = (scale, softcap);
+        (problem.queries, problem.kv) = (queries, kv);
         let (block_shape, q_tiles) = kernel;
-        let options = Options { splits, q_tiles, block_shape, ..Options::default() };
+        let options = Options { splits, q_tiles, block_shape, max_workspace_bytes };
         for target in Target::ALL {
             match plan(&problem, &options, &DeviceProps::of(target), &Catalogue::of(target)) {
-                Ok(_) | Err(Error::Argument { .. }) => {}
+                Ok(plan) => prop_assert!(max_workspace_bytes.is_none_or(|most| plan.workspace_bytes() <= most)),
+                Err(Error::Argument { .. }) => {}
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
             }
         }

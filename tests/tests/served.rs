@@ -192,6 +192,39 @@ fn values_out_of_range_are_reported() {
     });
 }
 
+/// Offsets of queries that begin behind 0 or end before the total: what belongs to no sequence is not written.
+#[test]
+fn queries_of_no_sequence_are_left_alone() {
+    suite("served::queries_of_no_sequence_are_left_alone", |site| {
+        let _alone = CAPTURE.lock();
+        let mut cases = 0;
+        for splits in [Splits::Exact(1), Splits::Exact(3), Splits::Auto] {
+            let queries = Queries::Packed { lengths: vec![2; 3], known: Known::Device };
+            let lengths = Lengths::Device(vec![300, 20, 300]);
+            let case = Case { splits, queries, lengths, output: Format::F32, ..Case::new(3, 2, 300, 1, 2) };
+            let mut launch = Launch::new(site, &case, &Tensors::new(&case)).expect("a valid case");
+            for offsets in [[2, 4, 6, 6], [0, 2, 4, 4], [1, 2, 3, 5], [3, 3, 3, 3]] {
+                const FILLING: u8 = 0x3c;
+                launch.set_query_offsets(&offsets).expect("four offsets");
+                launch.fill(FILLING).expect("memory");
+                launch.run().expect("a valid case");
+                let Bits { o, lse } = launch.read().expect("nothing wrong");
+                let rows = o.chunks_exact(case.head_dim_v * case.output.size());
+                let lses: Vec<_> = lse.chunks_exact(size_of::<f32>()).collect();
+                for ((row, o), index) in rows.enumerate().zip(case.lse_rows()) {
+                    let is_computed = (offsets[0]..offsets[3]).contains(&((row / case.heads()) as i32));
+                    for bytes in [o, lses[index]] {
+                        let is_written = bytes.iter().any(|byte| *byte != FILLING);
+                        assert_eq!(is_written, is_computed, "row {row} by {offsets:?}: {case}");
+                    }
+                }
+                cases += 1;
+            }
+        }
+        cases
+    });
+}
+
 /// Runs `case` once `change` has made a value of its second sequence wrong: `is_reported`, once, and nothing else; all
 /// other sequences are as without the change.
 #[track_caller]

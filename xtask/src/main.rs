@@ -107,7 +107,8 @@ enum Task {
         accept: bool,
     },
     /// Run a benchmark: `split-kv` sweeps the splits of one problem, `decode` times decodes against the memory's read
-    /// ceiling and other libraries. Each has its own `--help`: `cargo xtask bench split-kv --help`.
+    /// ceiling and other libraries, `replay` times graphs at other lengths than they were captured for. Each has its own
+    /// `--help`: `cargo xtask bench split-kv --help`.
     Bench {
         #[command(flatten)]
         features: Features,

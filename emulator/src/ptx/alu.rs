@@ -92,6 +92,9 @@ fn execute_anywhere(r: &mut Registers, mask: u32, op: &Op) -> bool {
         Op::Fma32 { mode: PLAIN, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(PLAIN, x, y, z)),
         Op::Fma32 { mode: FTZ, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(FTZ, x, y, z)),
         Op::Fma32 { mode, d, a, b, c } => r.map3(mask, d, (a, b, c), |x, y, z| float::fma(mode, x, y, z)),
+        Op::F32Three { op, mode, d, a, b, c } => {
+            r.map3(mask, d, (a, b, c), |x, y, z| float::binary(op, mode, float::binary(op, mode, x, y), z))
+        }
         Op::F32x2 { op, mode, d, a, b } => {
             r.map2(mask, d, (a, b), |x: u64, y: u64| {
                 halves(|shift| float::binary(op, mode, (x >> shift) as u32, (y >> shift) as u32))

@@ -191,6 +191,15 @@ pub(super) enum Op {
         a: Reg,
         b: Reg,
     },
+    /// The least or the largest of three.
+    F32Three {
+        op: FloatOp,
+        mode: FloatMode,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
     /// Two f32 in a 64-bit register.
     F32x2 {
         op: FloatOp,

@@ -156,7 +156,9 @@ impl Units {
             } else if let Some(index) = self.arrivals.iter().position(|arrival| arrival.barrier == wait.address) {
                 self.finish_arrival(index, block)?;
             } else if let Some(thread) = self.committer(wait.address) {
+                // Up to one commit, whoever it is for: what is behind it stays in flight while that one goes on.
                 self.finish_work(thread, block)?;
+                return Ok(true);
             } else {
                 break;
             }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kernels_gpu::abi::{Geometry, MAX_SPLITS};
+use kernels_gpu::abi::{BlockShape, Geometry, MAX_SPLITS, Target};
 
 use super::MAX_UNITS;
 use super::heuristic::Work;
@@ -62,6 +62,11 @@ pub enum KernelReason {
     ManyRows,
     /// The estimate is lowest with it.
     Cheapest,
+    /// It is made for the device's architecture; such a kernel is taken where one fits.
+    Special,
+    /// Kernels are made for the device's architecture, but none for the problem's type, layout and head dims (or for so
+    /// little shared memory). A portable one is taken, which of them is chosen as everywhere.
+    Portable,
 }
 
 impl fmt::Display for KernelReason {
@@ -72,6 +77,8 @@ impl fmt::Display for KernelReason {
             Self::FewRows => "few rows",
             Self::ManyRows => "many rows",
             Self::Cheapest => "cheapest",
+            Self::Special => "made for this architecture",
+            Self::Portable => "portable: none made for this architecture fits the type and head dims",
         })
     }
 }
@@ -118,6 +125,12 @@ pub(super) fn choose(
         return Err(error);
     }
     let candidates = works.len();
+    let special = special_shape(device.target);
+    let is_special = |(variant, _): &(Variant, Work)| Some(variant.shape) == special;
+    let takes_special = works.iter().any(is_special) && options.block_shape.is_none_or(|shape| Some(shape) == special);
+    if takes_special {
+        works.retain(is_special);
+    }
     let split_free = !is_causal_e4m3(problem);
     let limits = if split_free { limits } else { Limits { splits: 1, part_queries: 0, ..limits } };
     let auto = |variant: &Variant, work: &Work, most: u32| {
@@ -132,13 +145,21 @@ pub(super) fn choose(
         Splits::Exact(n) if n == 0 || n > MAX_SPLITS => {
             return Err(Error::argument("splits", n, format_args!("1 to {MAX_SPLITS}")));
         }
+        Splits::Exact(n) if takes_special => by_tiles(works, problem, |_, work| exactly(n, work)),
         Splits::Exact(n) => cheapest(works, problem, options, |_, work, _| exactly(n, work)),
+        Splits::Auto if takes_special => by_tiles(works, problem, |variant, work| auto(variant, work, MAX_SPLITS)),
         Splits::Auto => cheapest(works, problem, options, auto),
         Splits::Tokens(_) => by_rows(works, problem),
     };
-    if candidates == 1 {
-        let named = options.block_shape.is_some() && options.q_tiles.is_some();
-        kernel_reason = if named { KernelReason::Asked } else { KernelReason::Only };
+    if takes_special {
+        kernel_reason = KernelReason::Special;
+    } else if special.is_some() && options.block_shape.is_none() {
+        kernel_reason = KernelReason::Portable;
+    } else if candidates == 1 {
+        kernel_reason = KernelReason::Only;
+    }
+    if candidates == 1 && options.block_shape.is_some() && options.q_tiles.is_some() {
+        kernel_reason = KernelReason::Asked;
     }
     let (num_splits, split_tokens, reason) = match options.splits {
         Splits::Exact(n) => (n, 0, Reason::Asked),
@@ -284,6 +305,30 @@ fn cheapest(
     let (variant, work, free) = best.expect("there is a variant");
     let reason = if few_rows { KernelReason::FewRows } else { KernelReason::Cheapest };
     (variant, work, free, reason)
+}
+
+/// The shape of the kernels that are made for a target, where there are such.
+fn special_shape(target: Target) -> Option<BlockShape> {
+    match target {
+        Target::Sm100f => Some(BlockShape::Tcgen05),
+        Target::Sm90 | Target::Sm90a | Target::Sm100 | Target::Gfx950 => None,
+    }
+}
+
+/// Of kernels of one special shape that differ in their query tiles: two (unless they were asked for) only for unsplit
+/// plans whose rows exceed a tile. `splits` gives the splits for the one with the fewest.
+fn by_tiles(
+    mut works: Vec<(Variant, Work)>,
+    problem: &Problem,
+    splits: impl Fn(&Variant, &Work) -> Free,
+) -> (Variant, Work, Free, KernelReason) {
+    // In order: few query tiles first.
+    let (fewest, work) = &works[0];
+    let free = splits(fewest, work);
+    let unsplit = free.splits == 1 && free.ragged.is_none();
+    let more = unsplit && problem.rows() > fewest.block_rows();
+    let (variant, work) = works.swap_remove(if more { works.len() - 1 } else { 0 });
+    (variant, work, free, KernelReason::Special)
 }
 
 /// The variant by the rows of one KV head alone: under `Tokens` a sequence has the same bits whatever is beside it,

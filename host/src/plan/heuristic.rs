@@ -21,6 +21,9 @@ const ALONE: f64 = 1.35;
 /// How fast one warp computes on KV for one query tile, in bytes of KV for each that a multiprocessor streams.
 /// Estimated: 64 matrix products and a softmax for 32 tokens of d128, about 0.5 us.
 const WARP: f64 = 1.0;
+/// The same of a block over tensor memory, for one query tile, in place of one warp's. Not measured: a tile of d128 takes
+/// about 1100 cycles of the matrix unit and of the exponentials, side by side, and about twice as long to stream.
+const TCGEN05: f64 = 2.0;
 /// How gradually one limit passes into the other (the exponent of a p-norm): a device that is 3 % short of full is as
 /// fast as a full one, one that is a fifth short is not.
 const GRADUAL: f64 = 8.0;
@@ -105,7 +108,11 @@ impl Work {
             longest = longest.max(first).max(last);
             shortest = shortest.min(if blocks < m_blocks { 0 } else { first.min(last) });
         }
-        let shares = if variant.shape == BlockShape::SplitKv { f64::from(variant.geometry.warps) } else { 1.0 };
+        let shares = match variant.shape {
+            BlockShape::SplitKv => f64::from(variant.geometry.warps),
+            BlockShape::Tcgen05 => TCGEN05,
+            _ => 1.0,
+        };
         Self {
             m_blocks,
             // Rows bound it, all of them together below 2^31.

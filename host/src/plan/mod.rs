@@ -320,6 +320,7 @@ impl fmt::Display for Plan {
         let warps = match self.variant.shape {
             BlockShape::SplitKv => "each warp other tokens",
             BlockShape::SharedKv => "each warp other rows",
+            BlockShape::Tcgen05 => "warps with roles",
             _ => unreachable!("the ABI table grew a block shape that the planner does not know"),
         };
         writeln!(f, "  tile       {} x {tile_m} rows, {tile_n} tokens, {warps}", self.variant.q_tiles)?;

@@ -1,6 +1,6 @@
 //! What reaches the driver, and what does not.
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, Output};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, Output, ScheduleArguments};
 
 use super::recorder::Launched;
 use super::{device, kernels, refused};
@@ -109,6 +109,58 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!((value("rows"), value("sq"), value("heads")), (rows, 3, 8));
     assert_eq!((value("head_dim_v"), value("num_splits")), (104, 33));
     assert_eq!(value("o"), tensors.o.address());
+}
+
+/// A table of splits, whose words the executor brought to the device or has room for there.
+fn table(device: &Device, address: u64, words: usize) -> Vec<u32> {
+    // SAFETY: the executor owns the table.
+    let table = unsafe { Buffer::from_raw(device, address, words * 4) };
+    let mut bytes = vec![0; words * 4];
+    table.read(0, &mut bytes).unwrap();
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn ragged_plans_bring_their_table_or_launch_the_kernel_that_makes_it() {
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
+    let stream = device.stream().unwrap();
+    let run = |problem: &Problem| {
+        let (plan, tensors) = (make(problem, Splits::Auto), Tensors::new(&device, problem));
+        let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
+        executor.run(&stream, &tensors.inputs()).unwrap();
+        (plan, executor, std::mem::take(&mut recorder.log().launches))
+    };
+    let mut lens = vec![64; 40];
+    lens[1] = 65_536;
+    let known = Problem::new(40, 32, 8, 1, 65_536, 64, DType::Bf16).kv_lens(KvLens::Host(lens));
+    let (plan, _executor, launches) = run(&known);
+    let [attention, combine] = &launches[..] else { panic!("{launches:?}") };
+    let splits = plan.ragged().unwrap().known().unwrap()[1];
+    assert!(splits > 1);
+    let address = argument(attention, AttentionArguments::NAMES, "schedule");
+    assert_eq!(argument(combine, CombineArguments::NAMES, "schedule"), address);
+    let words = table(&device, address, 4 + 40 * 4 + 2 * (39 + splits as usize));
+    assert_eq!(words[0], 39 + splits);
+    // First part, splits, first query, queries: of sequences 0 to 2.
+    assert_eq!(words[4..16], [0, 1, 0, 1, 0, splits, 1, 1, splits, 1, 2, 1]);
+    // Sequence and split.
+    assert_eq!(words[4 + 40 * 4..][..6], [0, 0, 1, 0, 1, 1]);
+    assert_eq!(words[words.len() - 2..], [39, 0]);
+
+    let (plan, _executor, launches) = run(&known.clone().kv_lens(KvLens::Device));
+    let [schedule, attention, combine] = &launches[..] else { panic!("{launches:?}") };
+    assert_eq!((schedule.kernel.as_str(), schedule.grid, schedule.block), ("schedule", 1, 32));
+    let value = |name| argument(schedule, ScheduleArguments::NAMES, name);
+    assert_ne!(value("schedule"), 0);
+    assert_eq!(argument(attention, AttentionArguments::NAMES, "schedule"), value("schedule"));
+    assert_eq!(argument(combine, CombineArguments::NAMES, "schedule"), value("schedule"));
+    assert_eq!(value("kv_lens"), argument(attention, AttentionArguments::NAMES, "kv_lens"));
+    assert_eq!((value("batch"), value("sq"), value("sk"), value("group")), (40, 1, 65_536, 4));
+    let rows = u64::from(plan.geometry().tile_m * plan.q_tiles());
+    assert_eq!((value("block_rows"), value("tile_n")), (rows, u64::from(plan.geometry().tile_n)));
+    assert_eq!(value("wide"), u64::from(plan.ragged().unwrap().wide()));
+    assert_eq!((value("window_left"), value("window_right")), (u64::from(NO_BOUND), u64::from(NO_BOUND)));
 }
 
 #[test]
@@ -316,7 +368,7 @@ fn the_status_is_read_once() {
     let (kernels, _folder) = kernels(Target::Sm90a);
     let problem = problem().kv_lens(KvLens::Device);
     let tensors = Tensors::new(&device, &problem);
-    let mut executor = Executor::new(&device, &kernels, &make(&problem, Splits::Auto)).unwrap();
+    let mut executor = Executor::new(&device, &kernels, &make(&problem, Splits::Exact(1))).unwrap();
     assert!(executor.status().unwrap().is_ok());
     executor.run(&device.stream().unwrap(), &tensors.inputs()).unwrap();
     let launched = recorder.log().launches[0].clone();

@@ -1,6 +1,6 @@
 //! Block shapes and tile sizes: what the planner and the kernels must agree on.
 
-use super::{Operand, Vendor};
+use super::{Operand, Vendor, tcgen05};
 
 /// How the warps of a block share its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +12,9 @@ pub enum BlockShape {
     /// All warps take every chunk of the KV through one ring, and each holds query rows of its own. For
     /// packed groups and short queries.
     SharedKv,
+    /// Warps have roles: some copy, one issues matrix products over tensor memory, others turn scores into weights or
+    /// rescale outputs. See [`tcgen05`].
+    Tcgen05,
 }
 
 /// Sizes of an attention kernel on one vendor's GPUs.
@@ -43,7 +46,7 @@ impl Geometry {
     /// multiprocessor to keep the memory busy (measured on an H200).
     const RING_BYTES: u32 = 140 << 10;
     /// Shared memory that a block can have.
-    const NVIDIA_SHARED_BYTES: u32 = 227 << 10;
+    pub(super) const NVIDIA_SHARED_BYTES: u32 = 227 << 10;
     const AMD_SHARED_BYTES: u32 = 160 << 10;
     /// Shared memory of the word behind the merge buffer.
     const LAST_BYTES: u32 = 16;
@@ -58,8 +61,26 @@ impl Geometry {
         q_tiles: u32,
     ) -> Self {
         match vendor {
-            Vendor::Nvidia => Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+            Vendor::Nvidia => match shape {
+                BlockShape::Tcgen05 => Self::tcgen05(operand, head_dim_qk, head_dim_v, q_tiles),
+                _ => Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+            },
             Vendor::Amd => Self::amd(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+        }
+    }
+
+    const fn tcgen05(operand: Operand, head_dim_qk: u32, head_dim_v: u32, q_tiles: u32) -> Self {
+        let map = tcgen05::SharedMap::of(operand, head_dim_qk, head_dim_v, q_tiles);
+        Self {
+            tile_m: tcgen05::ROWS,
+            tile_n: tcgen05::TOKENS,
+            warps: tcgen05::THREADS / Vendor::Nvidia.warp_size(),
+            chunk: tcgen05::TOKENS,
+            stages: map.k_stages,
+            threads: tcgen05::THREADS,
+            query_in_shared: true,
+            shared_bytes: map.bytes,
+            min_blocks: 1,
         }
     }
 
@@ -71,6 +92,7 @@ impl Geometry {
         let (warps, rings) = match shape {
             BlockShape::SplitKv => (4, 4),
             BlockShape::SharedKv => (8, 1),
+            BlockShape::Tcgen05 => panic!("it has sizes of its own"),
         };
         let tile_m = Self::tile_m(rows, shape, warps);
         let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(operand, head_dim_qk) } else { 0 };
@@ -132,10 +154,11 @@ impl Geometry {
                 let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 2 + 32) + head_dim_qk / 4;
                 (4, 64, if used <= 192 { 2 } else { 1 })
             }
+            (_, BlockShape::Tcgen05) => panic!("it is NVIDIA's"),
         };
         let rings = match shape {
             BlockShape::SplitKv => warps,
-            BlockShape::SharedKv => 1,
+            BlockShape::SharedKv | BlockShape::Tcgen05 => 1,
         };
         let shared_bytes = rings * stages * Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, chunk)
             + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
@@ -165,7 +188,7 @@ impl Geometry {
     const fn tile_m(rows: u32, shape: BlockShape, warps: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => rows,
-            BlockShape::SharedKv => rows * warps,
+            BlockShape::SharedKv | BlockShape::Tcgen05 => rows * warps,
         }
     }
 
@@ -173,7 +196,7 @@ impl Geometry {
     const fn merge_bytes(rows: u32, head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => warps * q_tiles * rows * (Self::merge_pitch(head_dim_v) + 2) * 4,
-            BlockShape::SharedKv => 0,
+            BlockShape::SharedKv | BlockShape::Tcgen05 => 0,
         }
     }
 
@@ -191,7 +214,9 @@ impl Geometry {
             * match (vendor, shape) {
                 (Vendor::Nvidia, _) => Self::row_bytes(operand, head_dim_qk) + Self::row_bytes(operand, head_dim_v),
                 (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * operand.bytes(),
-                (Vendor::Amd, BlockShape::SharedKv) => (head_dim_qk + head_dim_v) * operand.bytes(),
+                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Tcgen05) => {
+                    (head_dim_qk + head_dim_v) * operand.bytes()
+                }
             }
     }
 

@@ -118,7 +118,8 @@ pub(super) unsafe fn merge_parts(
             }
             split += UNROLL as u32;
         }
-        let empty = max == f32::NEG_INFINITY;
+        // NaN passes the maximum by, but not the sum.
+        let empty = sum == 0.0;
         let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
         let (lse, factor) = with_sink(lse, target.sink);
         for x in &mut out {
@@ -149,10 +150,15 @@ unsafe fn parts_of(a: &CombineArguments, row: u32) -> Option<Parts> {
     unsafe {
         let (query, head) = divide(row, a.heads);
         if table.is_null() {
-            let last = a.cu_seqlens_q.cast::<i32>().wrapping_add(a.batch as usize);
-            // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
-            let beyond = !a.cu_seqlens_q.is_null() && (0..=query as i32).contains(&last.read());
-            return (!beyond).then(|| Parts::even(a.num_splits, a.rows, u64::from(row)));
+            let (offsets, place) = (a.cu_seqlens_q.cast::<i32>(), query as i32);
+            if !offsets.is_null() {
+                let (first, last) = (offsets.read(), offsets.add(a.batch as usize).read());
+                // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
+                if place < first || (0..=place).contains(&last) {
+                    return None;
+                }
+            }
+            return Some(Parts::even(a.num_splits, a.rows, u64::from(row)));
         }
         let sequence = if a.cu_seqlens_q.is_null() { divide(query, a.sq).0 } else { table.sequence_of(query) };
         let record = table.record(sequence).read();

@@ -3,14 +3,14 @@
 use super::descale;
 use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
-use super::schedule::{Sizes, Unit, Walk, units};
+use super::schedule::{QueryRows, Sizes, Unit, Walk, units};
 use super::softmax::{Mask, Rows, prepare};
 use crate::abi::{AttentionArguments, BlockShape, Geometry};
 use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
 use crate::gpu::tile::{Element, Fragment};
-use crate::gpu::{QuerySource, VENDOR, divide, math::opaque, shared, thread, warp};
+use crate::gpu::{VENDOR, math::opaque, shared, thread, warp};
 
 /// Body of an attention kernel. `QF`, `SF`, `OF`: fragments of a query row, of a chunk's scores and of an
 /// output row. `W`: fragments of weights that make one operand. `QT`: products' rows that a warp owns. `MEMBERS`: threads that share a ring, and so the KV
@@ -173,35 +173,5 @@ pub(crate) unsafe fn forward<
                 next = Unit::new(&once, index, sizes);
             }
         }
-    }
-}
-
-/// The rows of a unit's query tiles.
-struct QueryRows {
-    a: AttentionArguments,
-    unit: Unit,
-    /// Bytes of an element.
-    element: u32,
-}
-
-impl QuerySource for QueryRows {
-    #[inline(always)]
-    fn row(&self, row: u32) -> Option<*const u8> {
-        let (a, unit) = (&self.a, &self.unit);
-        let row = unit.first_row + row;
-        if row >= unit.rows(a) {
-            return None;
-        }
-        // SAFETY: group is not 0.
-        let (query, member) = unsafe { divide(row, a.group) };
-        let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
-        let query = u64::from(unit.sequence.first_query + query);
-        let offset = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
-        Some(a.q.wrapping_add((u64::from(self.element) * offset) as usize).cast_const())
-    }
-
-    #[inline(always)]
-    fn bytes(&self) -> u32 {
-        self.element * self.a.head_dim_qk
     }
 }

@@ -8,14 +8,16 @@ use crate::gpu::tile::{self, Element, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
 use core::marker::PhantomData;
 
-/// LSE (natural) of a row, and the factor that normalises its output, from the maximum and the sum of its weights.
+/// LSE (natural) of a row, and what its output is to be multiplied by, from the maximum and the sum of its weights and
+/// the factor of V's values. Without a key that is 0, whatever the factor is. The sum tells, for NaN among the scores
+/// passes the maximum by.
 #[inline(always)]
-fn normalise<E: Element>(max: f32, sum: f32) -> (f32, f32) {
-    if max == f32::NEG_INFINITY {
-        return (max, 0.0);
+pub(super) fn normalise<E: Element>(max: f32, sum: f32, descale: f32) -> (f32, f32) {
+    if sum == 0.0 {
+        return (f32::NEG_INFINITY, 0.0);
     }
     let log2 = if E::HEADROOM == 0.0 { math::log2(sum) } else { math::log2(sum) - E::HEADROOM };
-    ((max + log2) * LN_2, 1.0 / sum)
+    ((max + log2) * LN_2, 1.0 / sum * descale)
 }
 
 /// LSE (natural) with a sink taken in, and the factor by which that makes the normalised output smaller. It is a step of
@@ -48,8 +50,7 @@ pub(super) unsafe fn write_rows<E: Element, const OF: usize>(
         // SAFETY: the caller's promise.
         let sum = unsafe { tile::row_sum::<E>(rows.sum[slot]) };
         let row = output.row(first + E::row(lane, slot));
-        let (lse, inverse) = normalise::<E>(rows.max[slot], sum);
-        let inverse = inverse * output.descale;
+        let (lse, inverse) = normalise::<E>(rows.max[slot], sum, output.descale);
         let (lse, factor) = with_sink(lse, row.sink);
         // SAFETY: the row exists, or is written nowhere.
         unsafe {
@@ -198,8 +199,7 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
                 out[i] = math::fma(weight, part.0[i], out[i]);
             }
         }
-        let (lse, inverse) = normalise::<E>(max, sum);
-        let inverse = inverse * descale;
+        let (lse, inverse) = normalise::<E>(max, sum, descale);
         let (lse, factor) = with_sink(lse, sink);
         for x in &mut out {
             *x = *x * inverse * factor;

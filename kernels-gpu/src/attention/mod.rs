@@ -16,8 +16,12 @@ mod schedule;
 mod sequence;
 mod softmax;
 mod table;
+#[cfg(splitkv_target = "sm_100f")]
+mod tensor_memory;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
 pub(crate) use partials::merge_partials;
 pub(crate) use table::schedule;
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) use tensor_memory::tensor_memory;

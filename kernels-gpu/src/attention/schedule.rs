@@ -4,7 +4,7 @@ use super::parts::{Entry, Table};
 use super::sequence::{Sequence, Sequences, sight};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
-use crate::gpu::{Chunk, Pages, divide, thread, warp};
+use crate::gpu::{Chunk, Pages, QuerySource, divide, thread, warp};
 
 /// One query tile against one split of a sequence's KV.
 #[derive(Clone, Copy)]
@@ -95,10 +95,71 @@ impl Unit {
         Self { batch, kv_head, split, first_row, sequence, begin, end }
     }
 
+    /// The tile of the KV that begins with token `token`.
+    #[cfg(splitkv_target = "sm_100f")]
+    #[inline(always)]
+    pub(super) fn chunk(&self, a: &AttentionArguments, token: u32, sizes: Sizes, paged: bool) -> Chunk {
+        let bytes = |elements: u64| elements * u64::from(sizes.element);
+        let (batch, head) = (u64::from(self.batch), u64::from(self.kv_head));
+        let place = |base: *mut u8, stride_batch: u64, stride_seq: u64, stride_head: u64| -> *const u8 {
+            let token = u64::from(self.sequence.first_key) + u64::from(token);
+            let dense = if paged { 0 } else { batch * stride_batch + token * stride_seq };
+            base.wrapping_add(bytes(dense + head * stride_head) as usize)
+        };
+        Chunk {
+            k: place(a.k, a.k_stride_batch, a.k_stride_seq, a.k_stride_head),
+            v: place(a.v, a.v_stride_batch, a.v_stride_seq, a.v_stride_head),
+            k_stride: bytes(a.k_stride_seq),
+            v_stride: bytes(a.v_stride_seq),
+            k_bytes: a.head_dim_qk * sizes.element,
+            v_bytes: a.head_dim_v * sizes.element,
+            tokens: self.end - token,
+            pages: Pages {
+                table: a.page_table.wrapping_add((batch * a.page_table_stride * 4) as usize),
+                first: token,
+                page_size: a.page_size,
+                pages: a.pages,
+                k_stride: bytes(a.k_stride_batch),
+                v_stride: bytes(a.v_stride_batch),
+                status: a.status,
+            },
+        }
+    }
+
     /// Rows of the KV head: all queries of all heads in the group.
     #[inline(always)]
     pub(super) fn rows(&self, a: &AttentionArguments) -> u32 {
         self.sequence.queries * a.group
+    }
+}
+
+/// The rows of a unit's query tiles.
+pub(super) struct QueryRows {
+    pub(super) a: AttentionArguments,
+    pub(super) unit: Unit,
+    /// Bytes of an element.
+    pub(super) element: u32,
+}
+
+impl QuerySource for QueryRows {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<*const u8> {
+        let (a, unit) = (&self.a, &self.unit);
+        let row = unit.first_row + row;
+        if row >= unit.rows(a) {
+            return None;
+        }
+        // SAFETY: group is not 0.
+        let (query, member) = unsafe { divide(row, a.group) };
+        let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
+        let query = u64::from(unit.sequence.first_query + query);
+        let offset = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;
+        Some(a.q.wrapping_add((u64::from(self.element) * offset) as usize).cast_const())
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        self.element * self.a.head_dim_qk
     }
 }
 

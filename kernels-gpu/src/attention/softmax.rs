@@ -8,7 +8,7 @@ use crate::gpu::{divide, math, warp};
 
 /// What is done to raw scores before the mask.
 #[derive(Clone, Copy)]
-struct Scaling {
+pub(super) struct Scaling {
     /// Softmax scale times log2(e); with a softcap, times 2 log2(e) / cap. Of 8-bit values with their factors.
     scale_log2: f32,
     /// Softcap times log2(e), or 0: none.
@@ -17,21 +17,21 @@ struct Scaling {
 
 impl Scaling {
     #[inline(always)]
-    fn new(a: &AttentionArguments, scale_log2: f32) -> Self {
+    pub(super) fn new(a: &AttentionArguments, scale_log2: f32) -> Self {
         Self { scale_log2, softcap_log2: a.softcap_log2 }
     }
 
-    /// Scores in the exp2 domain.
+    /// Scores in the exp2 domain, in `SF` fragments of `N`.
     #[inline(always)]
-    fn apply<const SF: usize>(self, scores: &mut [Fragment; SF]) {
+    pub(super) fn apply<const SF: usize, const N: usize>(self, scores: &mut [[f32; N]; SF]) {
         for f in 0..SF {
-            for i in 0..4 {
+            for i in 0..N {
                 scores[f][i] *= self.scale_log2;
             }
         }
         if self.softcap_log2 != 0.0 {
             for f in 0..SF {
-                for i in 0..4 {
+                for i in 0..N {
                     // tanh(x) = 1 - 2 / (exp(2 x) + 1).
                     let part = math::reciprocal(math::exp2(scores[f][i]) + 1.0);
                     scores[f][i] = math::fma(-2.0 * part, self.softcap_log2, self.softcap_log2);
@@ -79,6 +79,21 @@ impl Mask {
         Self { sequence, first_row, begin: warp::uniform(begin), end: warp::uniform(end) }
     }
 
+    /// Whether some row does not see one of the `tokens` keys from `token` on.
+    #[inline(always)]
+    pub(super) fn hides(&self, token: u32, tokens: u32) -> bool {
+        token < self.begin || token + tokens > self.end
+    }
+
+    /// Begin and end of the keys that a row sees, `offset` behind the first one.
+    #[cfg(splitkv_target = "sm_100f")]
+    #[inline(always)]
+    pub(super) fn keys(&self, a: &AttentionArguments, offset: u32) -> (u32, u32) {
+        let sight = sight(a, &self.sequence);
+        let query = query(self.first_row + offset, &self.sequence, a.group);
+        (sight.begin(query), sight.end(query))
+    }
+
     /// Hides the scores of the keys from `token` on that a row does not see, of the product whose rows begin `offset`
     /// behind the warp's. What it needs is found anew: few chunks lie at an edge, and registers are full.
     #[inline(always)]
@@ -90,7 +105,7 @@ impl Mask {
         token: u32,
         lane: u32,
     ) {
-        if self.begin <= token && token + (SF * E::COLUMNS) as u32 <= self.end {
+        if !self.hides(token, (SF * E::COLUMNS) as u32) {
             return;
         }
         let a = a.all();

@@ -2,6 +2,7 @@
 //!
 //! PTX is assembled by ptxas; code objects state it themselves. Kernels keep all they have in registers:
 //! a spill, stack, scratch or dynamic stack fails the check, and so does an instruction that ptxas is known to get wrong.
+//! Kernels over tensor memory must have its matrix instructions.
 
 mod ptxas;
 mod sass;
@@ -45,6 +46,11 @@ struct Report {
     hidden_arguments: Vec<String>,
     /// NVIDIA only: exponentials in the code, and those that stand between matrix instructions.
     exponentials: Option<[u32; 2]>,
+    /// NVIDIA only: names of the matrix instructions in the code.
+    matrix: Vec<String>,
+    /// The matrix instruction that the kernel is made for, and must have.
+    #[serde(skip)]
+    wanted: Option<&'static str>,
     /// NVIDIA only: instructions that ptxas got wrong.
     illegal: Vec<String>,
     /// What else the assembler had to say.
@@ -66,6 +72,11 @@ impl Report {
         }
         if self.dynamic_stack {
             reasons.push("a dynamic stack".into());
+        }
+        if let Some(wanted) = self.wanted
+            && !self.matrix.iter().any(|name| name == wanted)
+        {
+            reasons.push(format!("no {wanted} (but {})", self.matrix.join(", ")));
         }
         if !self.illegal.is_empty() {
             reasons.push(format!("illegal instructions ({})", self.illegal.join("; ")));
@@ -121,6 +132,8 @@ fn report(folder: &Path, entry: &KernelEntry, tools: &Tools) -> Result<Report> {
         dynamic_shared_bytes: entry.dynamic_shared_bytes,
         hidden_arguments: Vec::new(),
         exponentials: None,
+        matrix: Vec::new(),
+        wanted: wanted(entry),
         illegal: Vec::new(),
         remarks: Vec::new(),
     };
@@ -136,6 +149,7 @@ fn report(folder: &Path, entry: &KernelEntry, tools: &Tools) -> Result<Report> {
                 dynamic_stack: usage.dynamic_stack,
                 static_shared_bytes: usage.static_shared_bytes,
                 exponentials: Some([code.exponentials, code.under_matrix]),
+                matrix: code.matrix.into_iter().collect(),
                 illegal: code.illegal,
                 remarks: usage.remarks,
                 ..report
@@ -160,6 +174,12 @@ fn report(folder: &Path, entry: &KernelEntry, tools: &Tools) -> Result<Report> {
             })
         }
     }
+}
+
+/// The matrix instruction that a kernel over tensor memory is made of.
+fn wanted(entry: &KernelEntry) -> Option<&'static str> {
+    let attention = entry.attention.as_ref().filter(|attention| attention.block_shape == "tcgen05")?;
+    Some(if attention.dtype == "e4m3" { "UTCQMMA" } else { "UTCHMMA" })
 }
 
 fn table(reports: &[Report]) -> Table {
@@ -221,6 +241,8 @@ mod tests {
             dynamic_shared_bytes: 0,
             hidden_arguments: vec!["hidden_dynamic_lds_size".into()],
             exponentials: None,
+            matrix: Vec::new(),
+            wanted: None,
             illegal: Vec::new(),
             remarks: Vec::new(),
         };
@@ -231,6 +253,9 @@ mod tests {
         assert!(Report { stack_bytes: 16, ..clean() }.offence().unwrap().contains("16 bytes"));
         let illegal = vec!["LDGSTS".into(), "X".into()];
         assert_eq!(Report { illegal, ..clean() }.offence().unwrap(), "k on gfx950: illegal instructions (LDGSTS; X)");
+        let portable = Report { wanted: Some("UTCHMMA"), matrix: vec!["HMMA".into()], ..clean() };
+        assert_eq!(portable.offence().unwrap(), "k on gfx950: no UTCHMMA (but HMMA)");
+        assert_eq!(Report { matrix: vec!["UTCHMMA".into()], ..portable }.offence(), None);
         assert!(Report { dynamic_stack: true, ..clean() }.offence().unwrap().contains("dynamic stack"));
     }
 }

@@ -1,5 +1,6 @@
 //! NVIDIA's machine code, disassembled: what ptxas made of a kernel.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +19,8 @@ pub(crate) struct Code {
     pub(crate) exponentials: u32,
     /// Those of them that stand between matrix instructions, with no branch between: both units work at the same time.
     pub(crate) under_matrix: u32,
+    /// Names of the matrix instructions.
+    pub(crate) matrix: BTreeSet<String>,
     /// Instructions that ptxas got wrong.
     pub(crate) illegal: Vec<String>,
 }
@@ -51,6 +54,7 @@ fn parse(sass: &str) -> Code {
         let opcode = words.next().unwrap_or("");
         let name = opcode.split('.').next().unwrap_or("");
         if is_matrix(name) {
+            code.matrix.insert(name.into());
             code.under_matrix += since_matrix.unwrap_or(0);
             since_matrix = Some(0);
         } else if opcode == "MUFU.EX2" {
@@ -99,7 +103,8 @@ mod tests {
 .L_x_1:
         /*00a0*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
 ";
-        assert_eq!(parse(sass), Code { exponentials: 5, under_matrix: 2, illegal: vec![] });
+        let matrix = BTreeSet::from(["HMMA".to_owned()]);
+        assert_eq!(parse(sass), Code { exponentials: 5, under_matrix: 2, matrix, illegal: vec![] });
     }
 
     #[test]

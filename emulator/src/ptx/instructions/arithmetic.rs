@@ -104,6 +104,15 @@ fn float_binary(
     let mode = m.float_mode();
     let (a, b) = (typed_source(d, o.get(d, 1)?, ty)?, typed_source(d, o.get(d, 2)?, ty)?);
     let to = typed_destination(d, o.get(d, 0)?, ty)?;
+    if o.len() > 3 {
+        let of_three = matches!(op, FloatOp::Min | FloatOp::Max | FloatOp::MinNan | FloatOp::MaxNan);
+        if !of_three || ty != Ty::F32 || o.len() > 4 {
+            return Err(d.error(format!("{name} of {ty:?} with {} operands is not supported", o.len())));
+        }
+        d.need_target(&["sm_100", "sm_100a", "sm_100f"])?;
+        let c = typed_source(d, o.get(d, 3)?, ty)?;
+        return Ok(any(Op::F32Three { op, mode, d: to, a, b, c }, Class::Float));
+    }
     match ty {
         Ty::F32 if op != FloatOp::Div || mode.round == Round::Nearest => {
             Ok(any(Op::F32 { op, mode, d: to, a, b }, Class::Float))

@@ -10,6 +10,11 @@ use crate::races::Access;
 
 pub(super) fn fence(d: &mut Decoder<'_>, m: &mut Modifiers<'_>) -> Result<Decoded, Error> {
     if m.flag("proxy") {
+        // A tensor map is read as it is in memory when a copy begins.
+        if m.flag("tensormap::generic") {
+            m.access(Access::Read);
+            return Ok(any(Op::Nothing, Class::Sync));
+        }
         if !m.flag("async") {
             return Err(d.error("the proxy is not supported"));
         }

@@ -38,6 +38,16 @@ pub(crate) fn opaque(x: u32) -> u32 {
     y
 }
 
+/// As [`opaque`], of an address.
+#[cfg(splitkv_target = "sm_100f")]
+#[inline(always)]
+pub(crate) fn opaque_address(x: *mut u8) -> *mut u8 {
+    let y: usize;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("mov.u64 {0}, {1};", out(reg64) y, in(reg64) x.expose_provenance(), options(nostack, nomem)) }
+    core::ptr::with_exposed_provenance_mut(y)
+}
+
 /// The larger value; the other one if one is NaN.
 #[inline(always)]
 pub(crate) fn max(a: f32, b: f32) -> f32 {

@@ -8,12 +8,20 @@ pub(crate) mod copy;
 mod element;
 pub(crate) mod math;
 pub(crate) mod matrix;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod mbarrier;
 pub(crate) mod query;
 pub(crate) mod ring;
 pub(crate) mod shared;
+#[cfg(splitkv_target = "sm_100f")]
+pub(crate) mod tcgen05;
 pub(crate) mod thread;
 pub(crate) mod tile;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod tma;
 pub(crate) mod warp;
+#[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
+pub(crate) mod warpgroup;
 
 /// Whose GPU this is.
 pub(crate) const VENDOR: crate::abi::Vendor = crate::abi::Vendor::Nvidia;

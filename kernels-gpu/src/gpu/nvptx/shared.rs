@@ -3,10 +3,10 @@
 use core::arch::asm;
 
 #[derive(Clone, Copy)]
-#[repr(C, align(256))]
-struct Aligned([u8; 256]);
+#[repr(C, align(1024))]
+struct Aligned([u8; 1024]);
 
-/// Start of the dynamic shared memory, aligned to 256 bytes. Its size is the launch's.
+/// Start of the dynamic shared memory, aligned to 1024 bytes: a swizzle of 128 bytes needs it. Its size is the launch's.
 #[inline(always)]
 pub(crate) fn dynamic_shared_mem() -> *mut u8 {
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<Aligned>().cast()

@@ -3,6 +3,14 @@
 use super::thread::thread_idx_x;
 use core::arch::asm;
 
+// Intrinsics, not `asm!`: LLVM knows that these are convergent, and copies them into no branch that lanes take apart.
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
+    fn shuffle_xor(members: i32, value: f32, mask: i32, clamp: i32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shuffle(members: i32, value: i32, lane: i32, clamp: i32) -> i32;
+}
+
 /// Lanes of a warp.
 pub(crate) const SIZE: u32 = 32;
 
@@ -40,19 +48,30 @@ pub(crate) unsafe fn sync_warp() {
     unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) }
 }
 
+/// Whether `predicate` holds in some lane.
+///
+/// # Safety
+/// Every lane of the warp reaches this call.
+#[cfg(splitkv_target = "sm_100f")]
+#[inline(always)]
+pub(crate) unsafe fn any(predicate: bool) -> bool {
+    let lanes: u32;
+    // SAFETY: the caller's promise. PTX ISA, "vote.sync".
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.u32 p, {1}, 0; vote.sync.ballot.b32 {0}, p, 0xffffffff; }}",
+            out(reg32) lanes, in(reg32) u32::from(predicate), options(nostack));
+    }
+    lanes != 0
+}
+
 /// The value of the lane whose number differs in the bits of `mask`.
 ///
 /// # Safety
 /// Every lane of the warp reaches this call with the same `mask`.
 #[inline(always)]
 pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
-    let result: f32;
     // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
-    unsafe {
-        asm!("shfl.sync.bfly.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
-            out(reg32) result, in(reg32) value, in(reg32) mask, options(nostack));
-    }
-    result
+    unsafe { shuffle_xor(-1, value, mask as i32, 0x1f) }
 }
 
 /// The value of lane `lane`.
@@ -61,13 +80,8 @@ pub(crate) unsafe fn warp_shuffle_xor(value: f32, mask: u32) -> f32 {
 /// Every lane of the warp reaches this call; `lane` is below [`SIZE`].
 #[inline(always)]
 pub(crate) unsafe fn warp_shuffle(value: u32, lane: u32) -> u32 {
-    let result: u32;
     // SAFETY: the caller's promise. PTX ISA, "shfl.sync".
-    unsafe {
-        asm!("shfl.sync.idx.b32 {0}, {1}, {2}, 0x1f, 0xffffffff;",
-            out(reg32) result, in(reg32) value, in(reg32) lane, options(nostack));
-    }
-    result
+    unsafe { shuffle(-1, value as i32, lane as i32, 0x1f) as u32 }
 }
 
 /// Combines a value of every lane, in the same order in every lane.
