@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kernels_gpu::abi::schedule::Rows;
 use kernels_gpu::abi::{
-    AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, ScheduleArguments,
+    AttentionArguments, CombineArguments, MERGE_LAST, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, ScheduleArguments,
 };
 
 pub use self::inputs::Inputs;
@@ -43,8 +43,7 @@ pub struct Executor {
     /// What the plan knew.
     known: Known,
     status: Buffer,
-    /// Counters by which blocks find out who is the last, 0 between runs; and whether a failure may have left them otherwise.
-    tickets: Option<Buffer>,
+    /// Whether a failure may have left the counters behind the status word, 0 between runs, otherwise.
     failed: bool,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
@@ -83,12 +82,9 @@ impl Executor {
     }
 
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
-        let zeros = |words: usize| -> Result<Buffer> {
-            let buffer = Buffer::new(device, words * size_of::<u32>())?;
-            buffer.fill(0)?;
-            Ok(buffer)
-        };
-        let tickets = Some(plan.tickets() as usize).filter(|&tickets| tickets > 0);
+        // The status word, and the counters of who is the last.
+        let status = Buffer::new(device, (1 + plan.tickets() as usize) * size_of::<u32>())?;
+        status.fill(0)?;
         let load = |planned: Option<KernelLaunch>| planned.map(|one| kernels.load(device, &one.kernel)).transpose();
         Ok(Self {
             device: device.clone(),
@@ -98,8 +94,7 @@ impl Executor {
             combine: load(plan.combine())?,
             workspace,
             known: Known::new(device, plan)?,
-            status: zeros(1)?,
-            tickets: tickets.map(zeros).transpose()?,
+            status,
             failed: false,
             last: None,
         })
@@ -131,8 +126,8 @@ impl Executor {
             }
             self.last = Some(stream.clone());
         }
-        if let Some(tickets) = self.tickets.as_ref().filter(|_| self.failed) {
-            tickets.fill(0)?;
+        if self.failed {
+            self.status.write(size_of::<u32>(), &vec![0; self.status.size() - size_of::<u32>()])?;
             self.failed = false;
         }
         stream.hold(self.held(inputs))?;
@@ -178,7 +173,7 @@ impl Executor {
     fn held(&self, inputs: &Inputs<'_>) -> impl Iterator<Item = Held> {
         let tensors = [Some(inputs.q), Some(inputs.k), Some(inputs.v), Some(inputs.o), inputs.lse];
         let tensors = tensors.into_iter().chain(inputs.read().map(|(_, tensor)| tensor)).flatten();
-        let buffers = [&self.workspace, &self.status].into_iter().chain(&self.tickets).chain(self.known.buffers());
+        let buffers = [&self.workspace, &self.status].into_iter().chain(self.known.buffers());
         let kernels = [Some(&self.attention), self.schedule.as_ref(), self.combine.as_ref()];
         tensors
             .map(|tensor| tensor.buffer().hold())
@@ -227,7 +222,6 @@ impl Executor {
             k_descale: address(inputs.k_descale),
             v_descale: address(inputs.v_descale),
             schedule: self.known.schedule.as_ref().map_or(0, Buffer::address),
-            tickets: self.tickets.as_ref().map_or(0, Buffer::address),
             status: self.status.address(),
             q_stride_batch,
             q_stride_seq,
@@ -242,9 +236,10 @@ impl Executor {
             o_stride_seq,
             o_stride_head,
             page_table_stride: inputs.page_table.map_or(width, |table| table.strides()[0]) as u64,
-            descales_per_head: per_head(PER_HEAD_Q, problem.q_descale)
+            flags: per_head(PER_HEAD_Q, problem.q_descale)
                 | per_head(PER_HEAD_K, problem.k_descale)
-                | per_head(PER_HEAD_V, problem.v_descale),
+                | per_head(PER_HEAD_V, problem.v_descale)
+                | if plan.tickets() > 0 { MERGE_LAST } else { 0 },
             // The plan is valid: sizes are below 2^31.
             batch: problem.batch as u32,
             sq: problem.sq as u32,

@@ -192,12 +192,15 @@ pub const STATUS_BAD_LENGTH: u32 = 1;
 pub const STATUS_BAD_OFFSETS: u32 = 2;
 /// Bit of the status word: an entry of the page table that was needed is no page; page 0 was taken.
 pub const STATUS_BAD_PAGE: u32 = 4;
-/// Bits of `descales_per_head`: Q has a factor for each sequence and KV head, in place of one.
+/// Bits of `flags`: Q has a factor for each sequence and KV head, in place of one.
 pub const PER_HEAD_Q: u32 = 1;
 /// The same of K.
 pub const PER_HEAD_K: u32 = 2;
 /// The same of V.
 pub const PER_HEAD_V: u32 = 4;
+/// Bit of `flags`: the block that finishes the last split of a row block merges its parts, in place of the combine kernel.
+/// Not where the kernel cannot ([`Kernel::can_merge`]).
+pub const MERGE_LAST: u32 = 8;
 /// A window without a bound on that side.
 pub const NO_BOUND: u32 = i32::MAX as u32;
 /// Bit of the status word: a partial result's LSE was plus infinity or NaN; its row is NaN.

@@ -1,6 +1,6 @@
 //! What reaches the driver, and what does not.
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, Output, ScheduleArguments};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, MERGE_LAST, NO_BOUND, Output, ScheduleArguments};
 
 use super::recorder::Launched;
 use super::{device, kernels, refused};
@@ -84,7 +84,7 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!(value("partial_o"), workspace.address());
     assert_eq!(value("partial_lse"), workspace.address() + 33 * rows * 104 * 4);
     assert_eq!(workspace.size() as u64, 33 * rows * 105 * 4);
-    assert_eq!(value("tickets"), 0);
+    assert_eq!(value("flags"), 0);
     assert_eq!((value("q_stride_batch"), value("q_stride_seq"), value("q_stride_head")), (3 * 8 * 128, 8 * 128, 128));
     assert_eq!((value("k_stride_batch"), value("k_stride_seq"), value("k_stride_head")), (256_000, 256, 128));
     assert_eq!((value("v_stride_batch"), value("v_stride_seq"), value("v_stride_head")), (208_000, 208, 104));
@@ -176,9 +176,10 @@ fn where_the_last_block_merges_there_is_one_launch_and_a_counter_for_each_row_bl
     executor.run(&stream, &tensors.inputs()).unwrap();
     let launches = std::mem::take(&mut recorder.log().launches);
     let [one] = &launches[..] else { panic!("{launches:?}") };
-    let tickets = argument(one, AttentionArguments::NAMES, "tickets");
-    // SAFETY: the executor owns the counters.
-    let tickets = unsafe { Buffer::from_raw(&device, tickets, 16) };
+    let value = |name| argument(one, AttentionArguments::NAMES, name);
+    assert_eq!(value("flags"), u64::from(MERGE_LAST));
+    // SAFETY: the executor owns the status word, and the counters behind it.
+    let tickets = unsafe { Buffer::from_raw(&device, value("status") + 4, 16) };
     let mut bytes = [1; 16];
     tickets.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 16]);

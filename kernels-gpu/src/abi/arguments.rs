@@ -123,10 +123,8 @@ macro_rules! attention_arguments {
             /// The table of a ragged batch ([`super::schedule`]), or null: each sequence has `num_splits` splits. Null with two
             /// query tiles.
             schedule: Pointer,
-            /// Counters, u32 `[batch, row blocks, kv_heads]`, 0 between launches, or null: the combine kernel merges. The block
-            /// that finishes the last split of a row block merges its parts. Null where the kernel cannot.
-            tickets: Pointer,
-            /// Status word, u32: bits `STATUS_*` are set in it.
+            /// Status word, u32: bits `STATUS_*` are set in it. With `MERGE_LAST`, counters follow, u32 `[batch, row blocks,
+            /// kv_heads]`, 0 between launches.
             status: Pointer,
             /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.
             q_stride_batch: u64,
@@ -143,8 +141,8 @@ macro_rules! attention_arguments {
             o_stride_head: u64,
             /// Distance of the sequences in the page table, in entries.
             page_table_stride: u64,
-            /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head.
-            descales_per_head: u32,
+            /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head. `MERGE_LAST`: see there.
+            flags: u32,
             /// Sequences.
             batch: u32,
             /// Queries of each sequence, at most where Q is packed.

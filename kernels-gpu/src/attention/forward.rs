@@ -5,7 +5,7 @@ use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{QueryRows, Sizes, Unit, Walk, units};
 use super::softmax::{Mask, Rows, prepare};
-use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::abi::{AttentionArguments, BlockShape, Geometry, MERGE_LAST};
 use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
@@ -62,26 +62,20 @@ pub(crate) unsafe fn forward<
         )
     };
 
-    let once = a.all();
-    let mut index = thread::block_idx_x();
     // SAFETY: the caller's promise.
-    if index >= unsafe { units(&once, sizes) } {
-        return;
-    }
-    // SAFETY: the index is in range; the caller's promise.
-    let mut next = unsafe { Unit::new(&once, index, sizes) };
-    let mut ahead = Walk::<PAGED>::new(&once, index, &next, sizes);
+    let mut ahead = unsafe { Walk::<PAGED>::new(&a, sizes) };
     // Rolled: its copies are long, and unrolled they would be most of the kernel.
     for _ in 0..opaque(STAGES as u32 - 1) {
         // SAFETY: the ring is empty; the walk's chunks exist.
         unsafe { ring.issue(ahead.next(&a)) };
     }
 
-    loop {
+    let mut index = thread::block_idx_x();
+    // SAFETY: the caller's promise.
+    while index < unsafe { units(&a.all(), sizes) } {
         let once = a.all();
-        // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: the index is in range; the caller's promise.
-        let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { next };
+        let unit = unsafe { Unit::new(&once, index, sizes) };
         let source = QueryRows { a: once, unit, element: E::OPERAND.bytes() };
         // SAFETY: all threads of the block walk the same units; a barrier ended the last one.
         let (query, scale_log2) = unsafe {
@@ -133,6 +127,7 @@ pub(crate) unsafe fn forward<
         }
 
         let once = a.all();
+        // Where registers are full, the unit is found anew in place of being kept.
         // SAFETY: as above.
         let unit = if QUERY_IN_SHARED { unsafe { Unit::new(&once, opaque(index), sizes) } } else { unit };
         // SAFETY: the caller's promise.
@@ -158,20 +153,10 @@ pub(crate) unsafe fn forward<
             if splits_kv || QUERY_IN_SHARED {
                 thread::sync_threads();
             }
-            if thread::TICKETS && splits_kv && QT == 1 && !once.tickets.is_null() && output.splits() > 1 {
+            if thread::TICKETS && splits_kv && QT == 1 && once.flags & MERGE_LAST != 0 && output.splits() > 1 {
                 merge.merge_last(&output, sizes.ticket(&once, &unit));
             }
         }
         index = index.saturating_add(thread::grid_dim_x());
-        let once = a.all();
-        // SAFETY: the index is in range; the caller's promise.
-        unsafe {
-            if index >= units(&once, sizes) {
-                return;
-            }
-            if !QUERY_IN_SHARED {
-                next = Unit::new(&once, index, sizes);
-            }
-        }
     }
 }

@@ -189,7 +189,7 @@ impl Sizes {
     #[inline(always)]
     pub(super) fn ticket(self, a: &AttentionArguments, unit: &Unit) -> *mut u32 {
         let row_block = unit.batch * self.m_blocks(a) + unit.first_row / self.tile_rows;
-        a.tickets.cast::<u32>().wrapping_add((row_block * a.kv_heads + unit.kv_head) as usize)
+        a.status.cast::<u32>().wrapping_add(1 + (row_block * a.kv_heads + unit.kv_head) as usize)
     }
 
     /// Units of a KV head and an entry: blocks of the rows of the longest sequence.
@@ -211,11 +211,21 @@ pub(super) struct Walk<const PAGED: bool> {
 }
 
 impl<const PAGED: bool> Walk<PAGED> {
-    /// The walk of a warp from unit `unit` on, which has index `index`.
+    /// The walk of a warp of this block.
+    ///
+    /// # Safety
+    /// As for [`Unit::new`].
     #[inline(always)]
-    pub(super) fn new(a: &AttentionArguments, index: u32, unit: &Unit, sizes: Sizes) -> Self {
-        let mut walk = Self { index, end: 0, token: 0, k: a.k, v: a.v, table: a.k, sizes };
-        walk.enter(a, unit);
+    pub(super) unsafe fn new(a: &Arguments, sizes: Sizes) -> Self {
+        let index = thread::block_idx_x();
+        let (k, v) = (a.hot().k, a.hot().v);
+        let mut walk = Self { index, end: 0, token: 0, k, v, table: k, sizes };
+        // SAFETY: the index is in range; the caller's promise.
+        unsafe {
+            if index < units(&a.all(), sizes) {
+                walk.enter(&a.all());
+            }
+        }
         walk
     }
 
@@ -234,7 +244,7 @@ impl<const PAGED: bool> Walk<PAGED> {
                 if self.index >= units(&all, self.sizes) {
                     return None;
                 }
-                self.enter(&all, &Unit::new(&all, self.index, self.sizes));
+                self.enter(&all);
             }
         }
         let a = a.hot();
@@ -267,9 +277,14 @@ impl<const PAGED: bool> Walk<PAGED> {
         Some(chunk)
     }
 
-    /// Goes to the first chunk of a unit.
+    /// Goes to the first chunk of unit `self.index`.
+    ///
+    /// # Safety
+    /// The index is that of a unit; as for [`Unit::new`].
     #[inline(always)]
-    fn enter(&mut self, a: &AttentionArguments, unit: &Unit) {
+    unsafe fn enter(&mut self, a: &AttentionArguments) {
+        // SAFETY: the caller's promise.
+        let unit = unsafe { Unit::new(a, self.index, self.sizes) };
         self.end = unit.end;
         self.token = unit.begin + self.sizes.warp_token;
         let (batch, head) = (u64::from(unit.batch), u64::from(unit.kv_head));
