@@ -530,7 +530,7 @@ fn the_last_block_merges_where_it_is_quickly_done() {
     assert_eq!(of(8, 1, 1, 256, 16, &h200), (3, false));
     assert_eq!(of(16, 1, 1, 256, 16, &h200), (0, true));
     // Row blocks of their own; not on AMD.
-    assert_eq!(of(8, 2, 1, 128, 2, &DeviceProps::gfx950()), (0, true));
+    assert_eq!(of(8, 2, 1, 128, 2, &DeviceProps::mi355x()), (0, true));
 }
 
 #[test]
