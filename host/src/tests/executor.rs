@@ -297,7 +297,7 @@ fn bad_tensors_are_refused_by_name_before_anything_is_launched() {
     tensors.k = view(b16, 0, &[2, 1000, 2, 128], &[0, 256, 128, 1]);
     tensors.q = view(b16, 16, &[2, 3, 8, 128], &[8192, 2048, 136, 1]);
     executor.run(&stream, &tensors.inputs()).unwrap();
-    assert_eq!(recorder.log().launches.len(), 2);
+    assert_eq!(recorder.log().launches.len(), 1);
 }
 
 #[test]
