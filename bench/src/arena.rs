@@ -2,7 +2,7 @@
 //! costs no upload, and what the reference knows of it.
 
 use splitkv::half::{bf16, f16};
-use splitkv::{Buffer, DType, Device, Problem, Tensor};
+use splitkv::{Buffer, DType, Device, E4m3, Problem, Tensor};
 
 /// Elements after which the data repeats: odd, so that no two rows of a tensor are the same.
 const PERIOD: usize = (1 << 22) - 1;
@@ -14,7 +14,10 @@ fn block(dtype: DType) -> (Vec<f32>, Vec<u8>) {
     let mut rng = fastrand::Rng::with_seed(0xa77e);
     // The sum of twelve uniform values has deviation 1.
     let values = (0..PERIOD).map(|_| (0..12).map(|_| rng.f32()).sum::<f32>() - 6.0);
-    if dtype == DType::F16 {
+    if dtype == DType::E4m3 {
+        let block: Vec<E4m3> = values.map(E4m3::from_f32).collect();
+        (block.iter().map(|x| x.to_f32()).collect(), block.iter().map(|x| x.to_bits()).collect())
+    } else if dtype == DType::F16 {
         let block: Vec<f16> = values.map(f16::from_f32).collect();
         (block.iter().map(|x| x.to_f32()).collect(), block.iter().flat_map(|x| x.to_le_bytes()).collect())
     } else {
@@ -41,6 +44,8 @@ pub(crate) struct Arena {
     buffer: Buffer,
     dtype: DType,
     block: Vec<f32>,
+    /// Of 8-bit elements: the factor 1.
+    factor: Option<Tensor>,
 }
 
 /// Q, K, V and O of a problem. The inputs are views of an [`Arena`].
@@ -49,10 +54,14 @@ pub(crate) struct Set {
     pub(crate) k: Tensor,
     pub(crate) v: Tensor,
     pub(crate) o: Tensor,
+    /// Where the problem asks for it.
+    pub(crate) lse: Option<Tensor>,
+    /// Of Q, K and V, where their elements have 8 bits: 1.
+    pub(crate) factor: Option<Tensor>,
 }
 
 impl Arena {
-    /// Room for `sets` sets of inputs of each problem, one problem at a time. The problems have one type, 16 bits wide.
+    /// Room for `sets` sets of inputs of each problem, one problem at a time. The problems have one type.
     pub(crate) fn new<'a>(
         device: &Device,
         dtype: DType,
@@ -62,7 +71,11 @@ impl Arena {
         let (block, bytes) = block(dtype);
         let buffer = Buffer::new(device, elements * dtype.size_of())?;
         fill_with(&buffer, &bytes)?;
-        Ok(Self { buffer, dtype, block })
+        let factor = (dtype == DType::E4m3).then(|| {
+            let factor = Tensor::uninit(device, DType::F32, &[1])?;
+            factor.buffer().write(0, &1f32.to_le_bytes()).map(|()| factor)
+        });
+        Ok(Self { buffer, dtype, block, factor: factor.transpose()? })
     }
 
     /// Set number `index`, which shares no memory with the others.
@@ -81,6 +94,11 @@ impl Arena {
             k: view(1, &problem.k_shape())?,
             v: view(2, &problem.v_shape())?,
             o: Tensor::uninit(self.buffer.device(), problem.o_dtype, &problem.o_shape())?,
+            lse: problem
+                .lse
+                .then(|| Tensor::uninit(self.buffer.device(), DType::F32, &problem.lse_shape()))
+                .transpose()?,
+            factor: self.factor.clone(),
         })
     }
 

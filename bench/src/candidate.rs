@@ -82,8 +82,17 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    fn run(&mut self, session: &Session, set: &Set) -> splitkv::Result<()> {
-        self.executor.run(&session.stream, &Inputs::new(&set.q, &set.k, &set.v, &set.o))
+    /// Gives one call to the session's stream.
+    pub(crate) fn run(&mut self, session: &Session, set: &Set) -> splitkv::Result<()> {
+        let factor = set.factor.as_ref();
+        let inputs = Inputs {
+            lse: set.lse.as_ref(),
+            q_descale: factor,
+            k_descale: factor,
+            v_descale: factor,
+            ..Inputs::new(&set.q, &set.k, &set.v, &set.o)
+        };
+        self.executor.run(&session.stream, &inputs)
     }
 }
 

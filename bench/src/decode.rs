@@ -61,7 +61,7 @@ pub(crate) struct Decode {
     /// Query tiles that a block owns in explicit choices, separated by commas [default: the planner's choice].
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     q_tiles: Vec<u32>,
-    /// How the warps of a block share its work in explicit choices, `split-kv` or `shared-kv`, separated by commas
+    /// How the warps of a block share its work in explicit choices, `split-kv`, `shared-kv` or `warpgroups`, separated by commas
     /// [default: the planner's choice].
     #[arg(long = "block-shape", value_parser = parse_block_shape, value_delimiter = ',', value_name = "SHAPE,...")]
     block_shapes: Vec<BlockShape>,
@@ -132,7 +132,8 @@ fn parse_block_shape(text: &str) -> Result<BlockShape, String> {
     match text {
         "split-kv" => Ok(BlockShape::SplitKv),
         "shared-kv" => Ok(BlockShape::SharedKv),
-        _ => Err("allowed: split-kv, shared-kv".into()),
+        "warpgroups" => Ok(BlockShape::Warpgroups),
+        _ => Err("allowed: split-kv, shared-kv, warpgroups".into()),
     }
 }
 
@@ -159,7 +160,8 @@ impl Decode {
         let problems = self.problems()?;
         let limit = Duration::from_secs(self.peer_limit);
         // They start while the ceiling is measured. A Python that is not there has no peers.
-        let started = self.peers.then(|| peers::start(&self.python, session.device.name(), limit));
+        let wanted: Vec<&str> = peers::names().collect();
+        let started = self.peers.then(|| peers::start(&self.python, session.device.name(), limit, &wanted));
         println!("{}", session.device);
         let timed = !session.counts();
         let ceiling = if timed {

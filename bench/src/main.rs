@@ -8,6 +8,7 @@ mod ceiling;
 mod counters;
 mod decode;
 mod demo;
+mod fp8;
 mod output;
 mod peers;
 mod plot;
@@ -36,6 +37,7 @@ enum Task {
     Demo(demo::Demo),
     SplitKv(split_kv::SplitKv),
     Decode(decode::Decode),
+    Fp8(fp8::Fp8),
     Replay(replay::Replay),
     /// Count what a fixed set of problems does on each emulated device, and show what moved since the committed
     /// file. Fails if anything did.
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Task::Demo(demo) => demo.run(),
         Task::SplitKv(split_kv) => split_kv.run(),
         Task::Decode(decode) => decode.run(),
+        Task::Fp8(fp8) => fp8.run(),
         Task::Replay(replay) => replay.run(),
         Task::Counters(counters) => counters.run(),
     };

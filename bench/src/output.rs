@@ -12,29 +12,44 @@ use serde::Serialize;
 
 use crate::plot::Plot;
 
-/// Files that results go to, beside the table on the terminal.
+/// Files of tables that results go to, beside the table on the terminal.
 #[derive(Args)]
-pub(crate) struct Files {
+pub(crate) struct Tables {
     /// Write the table as CSV, too.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write everything that was found out as JSON, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// Files that results go to, beside the table on the terminal.
+#[derive(Args)]
+pub(crate) struct Files {
+    #[command(flatten)]
+    tables: Tables,
     /// Draw bandwidth against splits, with the read ceiling as a line.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
 
-impl Files {
+impl Tables {
     /// Writes what was asked for.
-    pub(crate) fn write(&self, csv: &str, report: &impl Serialize, plot: &Plot) -> Result<()> {
+    pub(crate) fn write(&self, csv: &str, report: &impl Serialize) -> Result<()> {
         if let Some(path) = &self.csv {
             write(path, csv)?;
         }
         if let Some(path) = &self.json {
             write(path, &(serde_json::to_string_pretty(report)? + "\n"))?;
         }
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Writes what was asked for.
+    pub(crate) fn write(&self, csv: &str, report: &impl Serialize, plot: &Plot) -> Result<()> {
+        self.tables.write(csv, report)?;
         if let Some(path) = &self.plot {
             write(path, &plot.svg()?)?;
         }

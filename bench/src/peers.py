@@ -32,11 +32,12 @@ class Inputs:
     """Q [B, Q, H, D], K [B, K, Hkv, D] and V [B, K, Hkv, Dv], without gaps."""
 
     def __init__(self, s):
-        dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[s["dtype"]]
+        dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "e4m3": torch.float8_e4m3fn}[s["dtype"]]
         self.s = s
 
         def rand(seq, heads, dim):
-            return torch.randn(s["batch"], seq, heads, dim, device=device, dtype=dtype)
+            wide = torch.bfloat16 if s["dtype"] == "e4m3" else dtype
+            return torch.randn(s["batch"], seq, heads, dim, device=device, dtype=wide).to(dtype)
 
         self.q = rand(s["sq"], s["heads"], s["head_dim_qk"])
         self.k = rand(s["sk"], s["kv_heads"], s["head_dim_qk"])
@@ -94,7 +95,7 @@ def fa3():
         from flash_attn_3.flash_attn_interface import flash_attn_func
 
     def ways(s):
-        for splits in (0, 1, 4, 8, 16, 32):
+        for splits in (0, 1, 4, 8, 11, 16, 32):
 
             def call(i, splits=splits):
                 o = flash_attn_func(i.q, i.k, i.v, causal=False, num_splits=splits)
@@ -173,7 +174,8 @@ def check(o, i):
     q, k, v = i.q[-1, :, -1].float(), i.k[-1, :, -1].float(), i.v[-1, :, -1].float()
     expected = torch.softmax(q @ k.T / math.sqrt(q.shape[-1]), dim=-1) @ v
     error = (o[-1, :, -1].float() - expected).abs().max().item()
-    if not error <= 0.05 * expected.abs().max().item():
+    tolerance = 0.12 if i.q.dtype == torch.float8_e4m3fn else 0.05
+    if not error <= tolerance * expected.abs().max().item():
         raise ValueError(f"its result is off by {error:.1e}")
 
 

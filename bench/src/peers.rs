@@ -100,11 +100,11 @@ impl Drop for Process {
     }
 }
 
-/// Starts all of them with the Python `python`, on the GPU of `device`; each may be waited for `limit` in all.
+/// Starts those of `wanted` with the Python `python`, on the GPU of `device`; each may be waited for `limit` in all.
 ///
 /// # Errors
 /// Where that Python cannot be started.
-pub(crate) fn start(python: &str, device: &str, limit: Duration) -> Result<Vec<Peer>> {
+pub(crate) fn start(python: &str, device: &str, limit: Duration, wanted: &[&str]) -> Result<Vec<Peer>> {
     // PyTorch has AMD's GPUs under NVIDIA's name.
     let ordinal = device.split_once(':').and_then(|(_, ordinal)| ordinal.parse().ok()).unwrap_or(0_u32);
     let start = |(name, title): (&'static str, &'static str)| {
@@ -113,7 +113,7 @@ pub(crate) fn start(python: &str, device: &str, limit: Duration) -> Result<Vec<P
         let process = Process::start(&mut command, limit).with_context(|| format!("starting {python}"))?;
         Ok(Peer { name, title, process, state: State::Starting })
     };
-    PEERS.into_iter().map(start).collect()
+    PEERS.into_iter().filter(|(name, _)| wanted.contains(name)).map(start).collect()
 }
 
 /// The peers' names, in the order of [`start`].
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(foreign.describe().split(": ").nth(2), Some("it answered hello"));
         let mut silent = peer("exit 3", LIMIT);
         assert_eq!(silent.describe(), "peer (A peer): missing: it ended: exit status: 3");
-        let error = start("no-such-python", "cuda:0", LIMIT).err().unwrap();
+        let error = start("no-such-python", "cuda:0", LIMIT, &["fa3"]).err().unwrap();
         assert_eq!(error.to_string(), "starting no-such-python");
     }
 }

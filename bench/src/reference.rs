@@ -43,6 +43,7 @@ fn format(dtype: DType) -> Format {
     match dtype {
         DType::F16 => Format::F16,
         DType::F32 => Format::F32,
+        DType::E4m3 => Format::E4m3,
         _ => Format::Bf16,
     }
 }

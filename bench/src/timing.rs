@@ -9,23 +9,35 @@ use splitkv::{Device, Graph, Stream};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounds {
     count: usize,
-    length: Duration,
+    round: Round,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    /// As many replays as take about so long.
+    Time(Duration),
+    Replays(usize),
 }
 
 impl Rounds {
     /// What is compared.
     pub(crate) fn careful(device: &Device) -> Self {
-        Self::new(device, 7, Duration::from_millis(20))
+        Self::new(device, 7, Round::Time(Duration::from_millis(20)))
     }
 
     /// What is looked through for the best.
     pub(crate) fn quick(device: &Device) -> Self {
-        Self::new(device, 3, Duration::from_millis(10))
+        Self::new(device, 3, Round::Time(Duration::from_millis(10)))
+    }
+
+    /// So many rounds of so many replays.
+    pub(crate) fn exact(device: &Device, count: usize, replays: usize) -> Self {
+        Self::new(device, count, Round::Replays(replays))
     }
 
     /// Where a GPU's driver stands before an emulator, one replay says as much as many.
-    fn new(device: &Device, count: usize, length: Duration) -> Self {
-        if is_emulated(device) { Self { count: 1, length: Duration::ZERO } } else { Self { count, length } }
+    fn new(device: &Device, count: usize, round: Round) -> Self {
+        if is_emulated(device) { Self { count: 1, round: Round::Replays(1) } } else { Self { count, round } }
     }
 }
 
@@ -70,11 +82,10 @@ impl Contestant for Timed<'_> {
 pub(crate) fn alternate(contestants: &mut [&mut dyn Contestant], rounds: Rounds) -> Vec<Result<f64>> {
     let mut replays = Vec::new();
     for contestant in contestants.iter_mut() {
-        replays.push(
-            contestant.replay(1).map(|micros| {
-                (rounds.length.as_secs_f64() * 1e6 / micros.max(1e-3)).ceil().clamp(1.0, 2000.0) as usize
-            }),
-        );
+        replays.push(contestant.replay(1).map(|micros| match rounds.round {
+            Round::Time(length) => (length.as_secs_f64() * 1e6 / micros.max(1e-3)).ceil().clamp(1.0, 2000.0) as usize,
+            Round::Replays(replays) => replays,
+        }));
     }
     let mut times: Vec<Result<Vec<f64>>> = replays.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..rounds.count {
@@ -131,7 +142,7 @@ mod tests {
     #[test]
     fn contestants_take_turns_and_one_who_fails_is_out() {
         let seen = std::cell::RefCell::default();
-        let rounds = Rounds { count: 3, length: Duration::from_micros(1000) };
+        let rounds = Rounds { count: 3, round: Round::Time(Duration::from_micros(1000)) };
         let mut steady = Scripted { times: vec![100.0, 120.0, 100.0, 140.0], calls: 4, seen: &seen };
         let mut failing = Scripted { times: vec![500.0, 500.0], calls: 1, seen: &seen };
         let mut never = Scripted { times: vec![], calls: 2, seen: &seen };

@@ -35,6 +35,12 @@ impl Buffer {
         Ok(Self::owned(device, address, size))
     }
 
+    /// Device memory with these contents. May be called while a stream is captured.
+    pub(crate) fn with_contents(device: &Device, bytes: &[u8]) -> Result<Self> {
+        let address = device.driver().upload(bytes)?;
+        Ok(Self::owned(device, address, bytes.len()))
+    }
+
     /// Allocates `size` bytes that only kernels use.
     pub(crate) fn workspace(device: &Device, size: usize) -> Result<Self> {
         let address = if size == 0 { 0 } else { device.driver().alloc_workspace(size)? };

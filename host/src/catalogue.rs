@@ -2,7 +2,7 @@
 
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, Operand, Role, Target};
 
-use crate::{Error, KvLayout, Problem, Result};
+use crate::{Error, KvLayout, Problem, Result, Window};
 
 /// The kernels that a planner may choose from, all for the devices of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,12 @@ impl Variant {
     /// Head dims of Q and K, and of V and O.
     pub(crate) fn dims(&self) -> (usize, usize) {
         (self.head_dim_qk, self.head_dim_v)
+    }
+
+    /// Whether it has what `problem` asks for beside type, head dims and layout.
+    fn serves(&self, problem: &Problem) -> bool {
+        let masked = problem.effective_window() != Window::default() || problem.softcap.is_some();
+        self.shape != BlockShape::Warpgroups || !masked
     }
 
     /// Packed query rows that a block owns.
@@ -120,9 +126,23 @@ impl Catalogue {
             let allowed = self.names(of_dtype.iter().map(|a| format!("up to {}/{}", a.head_dim_qk, a.head_dim_v)));
             return Err(Error::argument("head_dim_qk/head_dim_v", format_args!("{}/{}", dims.0, dims.1), allowed));
         };
-        let mut fitting: Vec<_> = of_dtype.into_iter().filter(|a| a.dims() == smallest).collect();
-        fitting.sort_by_key(|variant| (variant.shape as u32, variant.q_tiles));
+        let mut fitting: Vec<_> = of_dtype.into_iter().filter(|a| a.dims() == smallest && a.serves(problem)).collect();
+        let order = |shape| match shape {
+            BlockShape::SplitKv => 0,
+            BlockShape::Warpgroups => 1,
+            _ => 2,
+        };
+        fitting.sort_by_key(|variant| (order(variant.shape), variant.q_tiles));
         Ok(fitting)
+    }
+
+    /// Whether there is a special kernel of `problem`'s type and these head dims that has not what it asks for.
+    pub(crate) fn has_special_without(&self, problem: &Problem, dims: (usize, usize)) -> bool {
+        let paged = matches!(problem.kv, KvLayout::Paged { .. });
+        let special = |a: &Variant| a.shape == BlockShape::Warpgroups && a.dims() == dims;
+        self.attention()
+            .filter(|a| Some(a.operand) == problem.dtype.operand() && special(a))
+            .any(|a| a.paged != paged || !a.serves(problem))
     }
 
     fn attention(&self) -> impl Iterator<Item = Variant> + '_ {

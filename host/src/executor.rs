@@ -1,6 +1,7 @@
 //! Running a plan.
 
 mod inputs;
+mod maps;
 mod status;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use kernels_gpu::abi::{
 
 pub use self::inputs::Inputs;
 use self::inputs::Known;
+use self::maps::Maps;
 pub use self::status::Status;
 
 use crate::driver::{Handle, LaunchCall};
@@ -21,8 +23,8 @@ use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
 use crate::{
-    Buffer, DType, Descale, Device, Error, KernelLaunch, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan,
-    Queries, Result, Stream, Tensor,
+    Buffer, DType, Descale, Device, Error, KernelLaunch, Kernels, KvLayout, KvLens, Launch, Merging, Offsets,
+    PageTable, Plan, Queries, Result, Stream, Tensor,
 };
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
@@ -42,8 +44,11 @@ pub struct Executor {
     workspace: Buffer,
     /// What the plan knew.
     known: Known,
+    /// The status word, and the counters by which a block learns that it is the last.
     status: Buffer,
-    /// Whether a failure may have left the counters behind the status word, 0 between runs, otherwise.
+    maps: Maps,
+    /// Whether a failure may have left the counters behind the status word, or the words of the maps at which blocks meet,
+    /// other than they are between runs.
     failed: bool,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
@@ -82,8 +87,11 @@ impl Executor {
     }
 
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
-        // The status word, and the counters of who is the last.
-        let status = Buffer::new(device, (1 + plan.tickets() as usize) * size_of::<u32>())?;
+        let counters = match plan.merging() {
+            Merging::LastBlock { counters } => counters as usize,
+            _ => 0,
+        };
+        let status = Buffer::new(device, (1 + counters) * size_of::<u32>())?;
         status.fill(0)?;
         let load = |planned: Option<KernelLaunch>| planned.map(|one| kernels.load(device, &one.kernel)).transpose();
         Ok(Self {
@@ -95,6 +103,7 @@ impl Executor {
             workspace,
             known: Known::new(device, plan)?,
             status,
+            maps: Maps::default(),
             failed: false,
             last: None,
         })
@@ -110,7 +119,8 @@ impl Executor {
         &self.device
     }
 
-    /// Gives the work to `stream` and returns. Allocates nothing, so that it can be captured.
+    /// Gives the work to `stream` and returns. It can be captured. It allocates nothing, but for a kernel that copies by
+    /// tensor maps (of shape `Warpgroups`) the maps of tensors that it has not seen before.
     ///
     /// # Errors
     /// [`Error::Argument`], which names the tensor, before anything is done; or what the driver says.
@@ -128,24 +138,30 @@ impl Executor {
         }
         if self.failed {
             self.status.write(size_of::<u32>(), &vec![0; self.status.size() - size_of::<u32>()])?;
+            self.maps = Maps::default();
             self.failed = false;
         }
-        stream.hold(self.held(inputs))?;
-        let launched = self.launch_all(stream, inputs);
+        let maps = self.maps.find(&self.device, &self.plan, inputs)?;
+        let mut attention = self.attention_arguments(inputs);
+        if let Some((address, _)) = maps {
+            attention.page_table = address;
+            attention.page_table_stride = u64::from(self.plan.merging() == Merging::Blocks);
+        }
+        stream.hold(self.held(inputs).chain(maps.map(|(_, held)| held)))?;
+        let launched = self.launch_all(stream, &attention);
         self.failed = launched.is_err();
         launched
     }
 
-    fn launch_all(&self, stream: &Stream, inputs: &Inputs<'_>) -> Result<()> {
-        let attention = self.attention_arguments(inputs);
+    fn launch_all(&self, stream: &Stream, attention: &AttentionArguments) -> Result<()> {
         if let (Some(schedule), Some(planned)) = (&self.schedule, self.plan.schedule()) {
-            let arguments = self.schedule_arguments(&attention);
+            let arguments = self.schedule_arguments(attention);
             self.launch(stream, schedule.function, planned.launch, &arguments.cells())?;
         }
         let launch = self.plan.attention();
         self.launch(stream, self.attention.function, launch, &attention.cells())?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
-            let arguments = self.combine_arguments(&attention);
+            let arguments = self.combine_arguments(attention);
             self.launch(stream, combine.function, planned.launch, &arguments.cells())?;
         }
         Ok(())
@@ -239,7 +255,7 @@ impl Executor {
             flags: per_head(PER_HEAD_Q, problem.q_descale)
                 | per_head(PER_HEAD_K, problem.k_descale)
                 | per_head(PER_HEAD_V, problem.v_descale)
-                | if plan.tickets() > 0 { MERGE_LAST } else { 0 },
+                | if matches!(plan.merging(), Merging::LastBlock { .. }) { MERGE_LAST } else { 0 },
             // The plan is valid: sizes are below 2^31.
             batch: problem.batch as u32,
             sq: problem.sq as u32,

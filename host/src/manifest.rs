@@ -58,7 +58,7 @@ pub struct AttentionEntry {
     pub head_dim_qk: u32,
     /// Head dim of V and O.
     pub head_dim_v: u32,
-    /// How the warps of a block share the work: `split_kv`, `shared_kv` or `tcgen05`.
+    /// How the warps of a block share the work: `split_kv`, `shared_kv`, `warpgroups` or `tcgen05`.
     pub block_shape: String,
     /// Query tiles that a block owns.
     pub q_tiles: u32,
@@ -139,6 +139,7 @@ pub(crate) fn shape_name(shape: BlockShape) -> &'static str {
     match shape {
         BlockShape::SplitKv => "split_kv",
         BlockShape::SharedKv => "shared_kv",
+        BlockShape::Warpgroups => "warpgroups",
         BlockShape::Tcgen05 => "tcgen05",
         _ => unreachable!("the ABI table grew a block shape that the manifest has no name for"),
     }

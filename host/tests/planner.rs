@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use kernels_gpu::abi::{Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Offsets, Options,
-    Plan, Problem, Reason, Splits, Target, Unit, Window, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Merging, Offsets,
+    Options, Plan, Problem, Reason, Splits, Target, Unit, Window, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -200,11 +200,12 @@ proptest! {
         prop_assert!(grid <= plan.units() && grid <= device.max_grid);
         prop_assert!(u64::from(grid) * u64::from(block) <= device.max_grid_threads);
         prop_assert!(block <= device.threads_per_block && shared_bytes <= device.shared_bytes_per_block);
-        match plan.combine() {
-            None => prop_assert_eq!(plan.num_splits() == 1 || rows == 0, plan.tickets() == 0),
-            Some(combine) => {
-                prop_assert!(plan.num_splits() > 1);
-                prop_assert_eq!(plan.tickets(), 0);
+        prop_assert_eq!(plan.num_splits() == 1, plan.merging() == Merging::None);
+        match plan.merging() {
+            Merging::None => {}
+            Merging::LastBlock { counters } => prop_assert_eq!(counters == 0, rows == 0),
+            Merging::Blocks => prop_assert!(u64::from(plan.units()) <= u64::from(device.multiprocessors)),
+            Merging::Kernel(combine) => {
                 prop_assert_eq!(combine.launch.grid as usize, rows);
                 prop_assert!(combine.launch.grid <= device.max_grid);
             }
@@ -516,7 +517,12 @@ fn the_last_block_merges_where_it_is_quickly_done() {
     let of = |heads, kv_heads, sq, dim, splits, device: &DeviceProps| {
         let problem = Problem::new(3, heads, kv_heads, sq, 65_536, dim, DType::Bf16);
         let plan = make(&problem, Splits::Exact(splits), device).unwrap();
-        (plan.tickets(), plan.combine().is_some())
+        match plan.merging() {
+            Merging::None => (0, false),
+            Merging::LastBlock { counters } => (counters, false),
+            Merging::Kernel(_) => (0, true),
+            Merging::Blocks => panic!("{plan}"),
+        }
     };
     let h200 = DeviceProps::h200();
     // Four warps, a row each, 16 splits at a time: up to four times.

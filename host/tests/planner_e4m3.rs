@@ -27,15 +27,20 @@ fn short_queries(sk: usize) -> Problem {
     Problem::new(1, 12, 12, 70, sk, 192, DType::E4m3).head_dim_v(128).lse(true)
 }
 
-/// Pinned: KV tokens, and the splits on an H200 and on a gfx950. All shared-KV: 70 rows fit one block of it.
+/// Pinned: KV tokens, and the splits on an H200, by warpgroups, and on a gfx950, by warps that share the KV. 70 rows fit
+/// one block of either.
 #[test]
 fn auto_splits_e4m3_under_short_queries() {
-    let table = [(1984, 9, 16), (1985, 9, 16), (3072, 9, 24), (4096, 10, 22), (11_008, 11, 35), (16_384, 11, 37)];
+    let table = [(1984, 8, 16), (1985, 8, 16), (3072, 8, 24), (4096, 11, 22), (11_008, 11, 35), (16_384, 11, 37)];
     for (sk, h200, gfx950) in table {
-        for (device, splits) in [(DeviceProps::h200(), h200), (DeviceProps::mi355x(), gfx950)] {
+        let devices = [
+            (DeviceProps::h200(), h200, BlockShape::Warpgroups),
+            (DeviceProps::mi355x(), gfx950, BlockShape::SharedKv),
+        ];
+        for (device, splits, shape) in devices {
             let plan = make(&short_queries(sk), Splits::Auto, &device).unwrap();
             assert_eq!((plan.num_splits(), plan.reason()), (splits, Reason::SplitIsCheapest), "{plan}");
-            assert_eq!((plan.block_shape(), plan.m_blocks()), (BlockShape::SharedKv, 1), "{plan}");
+            assert_eq!((plan.block_shape(), plan.m_blocks()), (shape, 1), "{plan}");
             assert_eq!(plan.kernel_dims(), (192, 128), "{plan}");
         }
     }

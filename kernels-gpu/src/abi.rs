@@ -9,6 +9,7 @@ mod arguments;
 mod geometry;
 pub mod schedule;
 pub mod tcgen05;
+pub mod warpgroups;
 
 use arguments::{ATTENTION_TEXT, COMBINE_TEXT, MERGE_TEXT, READ_TEXT, SCHEDULE_TEXT};
 pub use arguments::{
@@ -255,7 +256,7 @@ impl Kernel {
 }
 
 /// Calls the macro `$apply` with every kernel, one line each: `attention` (and what else there is) for each portable
-/// target, `tcgen05` for `sm_100f`.
+/// target, `warpgroups` for `sm_90a`, `tcgen05` for `sm_100f`.
 macro_rules! for_each_kernel {
     ($apply:ident) => {
         $apply! {
@@ -295,6 +296,7 @@ macro_rules! for_each_kernel {
             attention attention_e4m3_d192x128_sharedkv_q1, attention_e4m3_d192x128_sharedkv_q1_paged: E4m3, 192, 128, SharedKv, 1;
             attention attention_e4m3_d192_splitkv_q1, attention_e4m3_d192_splitkv_q1_paged: E4m3, 192, 192, SplitKv, 1;
             attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
+            warpgroups attention_e4m3_d192x128_warpgroups_q1: E4m3, 192, 128, 1;
             tcgen05 attention_bf16_d64_tcgen05_q1, attention_bf16_d64_tcgen05_q1_paged: Bf16, 64, 64, 1;
             tcgen05 attention_bf16_d64_tcgen05_q2, attention_bf16_d64_tcgen05_q2_paged: Bf16, 64, 64, 2;
             tcgen05 attention_bf16_d128_tcgen05_q1, attention_bf16_d128_tcgen05_q1_paged: Bf16, 128, 128, 1;
@@ -334,6 +336,7 @@ const fn tensor_memory_kernel(
 
 macro_rules! kernel_table {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     $(warpgroups $warpgroups:ident: $w_operand:ident, $w_qk:literal, $w_v:literal, $w_q_tiles:literal;)*
      $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
@@ -368,6 +371,20 @@ macro_rules! kernel_table {
                 },
             )*
             $(
+                Kernel {
+                    name: stringify!($warpgroups),
+                    role: Role::Attention {
+                        operand: Operand::$w_operand,
+                        head_dim_qk: $w_qk,
+                        head_dim_v: $w_v,
+                        shape: BlockShape::Warpgroups,
+                        q_tiles: $w_q_tiles,
+                        paged: false,
+                    },
+                    targets: &[Target::Sm90a],
+                },
+            )*
+            $(
                 tensor_memory_kernel(stringify!($tcgen05), Operand::$t_operand, [$t_qk, $t_v], $t_q_tiles, false),
                 tensor_memory_kernel(stringify!($tcgen05_paged), Operand::$t_operand, [$t_qk, $t_v], $t_q_tiles, true),
             )*
@@ -376,7 +393,7 @@ macro_rules! kernel_table {
             Kernel { name: stringify!($schedule), role: Role::Schedule, targets: Target::PORTABLE },
             $(Kernel { name: stringify!($read), role: Role::Read { unroll: $unroll }, targets: Target::PORTABLE },)*
         ];
-        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($tcgen05 $tcgen05_paged)* $combine $merge $schedule $($read $unroll)*);
+        const KERNEL_TEXT: &str = stringify!($($name $paged $operand $qk $v $shape $q_tiles)* $($warpgroups)* $($tcgen05 $tcgen05_paged)* $combine $merge $schedule $($read $unroll)*);
     };
 }
 for_each_kernel!(kernel_table);

@@ -49,6 +49,16 @@ macro_rules! attention {
     };
 }
 
+#[cfg(splitkv_target = "sm_90a")]
+macro_rules! attention {
+    ($name:ident: $operand:ident, $qk:literal, $v:literal, $q_tiles:literal) => {
+        attention_arguments!(kernel! $name ({
+            const { assert!(Geometry::of(VENDOR, Operand::$operand, $qk, $v, BlockShape::Warpgroups, $q_tiles).stages > 0) };
+            attention::warpgroups
+        }) AttentionArguments);
+    };
+}
+
 #[cfg(splitkv_target = "sm_100f")]
 macro_rules! attention {
     ($name:ident: $operand:ident, $qk:literal, $v:literal, $q_tiles:literal, $paged:literal) => {
@@ -61,6 +71,7 @@ macro_rules! attention {
 /// The kernels of this target.
 macro_rules! define_kernels {
     ($(attention $name:ident, $paged:ident: $operand:ident, $qk:literal, $v:literal, $shape:ident, $q_tiles:literal;)*
+     $(warpgroups $warpgroups:ident: $w_operand:ident, $w_qk:literal, $w_v:literal, $w_q_tiles:literal;)*
      $(tcgen05 $tcgen05:ident, $tcgen05_paged:ident: $t_operand:ident, $t_qk:literal, $t_v:literal, $t_q_tiles:literal;)*
      combine $combine:ident;
      merge $merge:ident;
@@ -78,6 +89,12 @@ macro_rules! define_kernels {
             merge_arguments!(kernel! $merge (attention::merge_partials) MergeArguments);
             schedule_arguments!(kernel! $schedule (attention::schedule) ScheduleArguments);
             $(read_arguments!(kernel! $read (read::read::<$unroll>) ReadArguments);)*
+        }
+        #[cfg(splitkv_target = "sm_90a")]
+        pub mod special {
+            //! Those of this special target.
+            use super::*;
+            $(attention!($warpgroups: $w_operand, $w_qk, $w_v, $w_q_tiles);)*
         }
         #[cfg(splitkv_target = "sm_100f")]
         pub mod special {

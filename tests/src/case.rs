@@ -164,6 +164,8 @@ pub enum Shape {
     SplitKv,
     /// Each has other query rows.
     SharedKv,
+    /// Warpgroups read other KV tokens.
+    Warpgroups,
     /// Each has a role, over tensor memory.
     Tcgen05,
 }
@@ -173,6 +175,7 @@ impl From<Shape> for BlockShape {
         match shape {
             Shape::SplitKv => Self::SplitKv,
             Shape::SharedKv => Self::SharedKv,
+            Shape::Warpgroups => Self::Warpgroups,
             Shape::Tcgen05 => Self::Tcgen05,
         }
     }
@@ -183,6 +186,7 @@ impl From<BlockShape> for Shape {
         match shape {
             BlockShape::SplitKv => Self::SplitKv,
             BlockShape::SharedKv => Self::SharedKv,
+            BlockShape::Warpgroups => Self::Warpgroups,
             BlockShape::Tcgen05 => Self::Tcgen05,
             _ => unreachable!("the library grew a block shape that the suites do not know"),
         }

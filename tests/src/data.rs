@@ -3,9 +3,9 @@
 use fastrand::Rng;
 use rayon::prelude::*;
 
-use crate::case::{Case, Data, Kv};
+use crate::case::{Case, Data, Kv, starts};
 use crate::numeric::Format;
-use crate::places::Places;
+use crate::places::{Place, Places, Rows};
 use crate::reference::{Attention, View};
 use crate::tolerance::Row;
 
@@ -134,14 +134,20 @@ impl Tensors {
     /// What the output should be: the rows of [`Case::rows`].
     pub fn expected(&self, case: &Case) -> Vec<Row> {
         let decoded = self.decoded(case);
-        let view = |tensor: usize, place| View { values: &decoded[tensor], place };
+        let (queries, lengths) = (case.query_lengths(), case.lengths());
+        let by_head = |tensor: usize, place, lengths| by_head(View { values: &decoded[tensor], place }, lengths);
+        let (q, k, v) = (
+            by_head(0, &self.places.q, &queries),
+            by_head(1, &self.places.k, &lengths),
+            by_head(2, &self.places.v, &lengths),
+        );
         let sinks = case.sinks();
         let attention = Attention {
-            q: view(0, &self.places.q),
-            k: view(1, &self.places.k),
-            v: view(2, &self.places.v),
-            queries: &case.query_lengths(),
-            lengths: &case.lengths(),
+            q: View { values: &q.0, place: &q.1 },
+            k: View { values: &k.0, place: &k.1 },
+            v: View { values: &v.0, place: &v.1 },
+            queries: &queries,
+            lengths: &lengths,
             heads: case.heads(),
             kv_heads: case.kv_heads,
             mask: case.mask(),
@@ -157,6 +163,22 @@ impl Tensors {
         rows.sort_by_key(|(index, _)| *index);
         rows.into_iter().map(|(_, row)| row).collect()
     }
+}
+
+/// The vectors of a tensor, those of a head after each other: rows that see the same keys find them close together.
+fn by_head(tensor: View<'_>, lengths: &[usize]) -> (Vec<f64>, Place) {
+    let [_, _, heads, dim] = tensor.place.shape;
+    let (starts, total) = starts(lengths);
+    let (shape, strides) = ([1, total, heads, dim], [0, dim, total * dim]);
+    let place = Place { buffer: 0, shape, offset: 0, strides, rows: Rows::Packed { starts } };
+    let mut values = vec![0.0; total * heads * dim];
+    for (sequence, &length) in lengths.iter().enumerate() {
+        for (position, head) in (0..length).flat_map(|position| (0..heads).map(move |head| (position, head))) {
+            let vector = tensor.vector(sequence, position, head);
+            values[place.start(sequence, position, head)..][..dim].copy_from_slice(vector);
+        }
+    }
+    (values, place)
 }
 
 /// The factor of sequence and KV head `head`.

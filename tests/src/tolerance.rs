@@ -10,7 +10,8 @@
 //!    rounding errors are spread evenly. Probabilities near underflow have an absolute error, not a relative
 //!    one; it enters in the same place.
 //! 2. Scores are summed in fp32. A score is off by at most `2^-20` of `scale * sum_d |q_d k_d|`: eight steps of
-//!    a matrix unit that truncates, and the scaling. That moves a probability by the same relative amount,
+//!    a matrix unit that truncates, and the scaling. (`2^-16` with e4m3: Hopper's FP8 unit keeps fewer bits of its sums; an
+//!    H200 was seen to be off by `6 2^-20`.) That moves a probability by the same relative amount,
 //!    so it is added to `u`; and it moves the LSE by that amount. A softcap moves a score by no more than it was off
 //!    before (its slope is at most 1), and is off itself by `2^-21` of the cap: with `e = exp(2x)` from an
 //!    approximate exponential (relative error `2^-22`, and `|x| 2^-22` from rounding its argument),
@@ -67,7 +68,7 @@ impl Row {
             return Self { o, lse, o_tolerance: 0.0, lse_tolerance: sink_error };
         }
         let values = attention.values(row);
-        let score_error = score_error(attention, row);
+        let score_error = score_error(attention, row, format);
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
 
         let relative = format.roundoff() + score_error;
@@ -99,14 +100,15 @@ pub fn same_format(scores: &[f64], values: &[&[f64]], lse: f64, format: Format, 
 
 /// Bound of a row's error in its scores, in absolute terms.
 #[inline(always)]
-fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3]) -> f64 {
+fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3], format: Format) -> f64 {
     let q = attention.q.vector(sequence, query, head);
     let products = |key| {
         let k = attention.k.vector(sequence, key, attention.kv_head(head));
         sum_of(q, k, |q, k| (q * k).abs())
     };
     let largest = attention.keys(sequence, query).map(products).fold(0.0, f64::max);
-    2f64.powi(-20) * attention.scale.abs() * largest + attention.softcap.map_or(0.0, |cap| 2f64.powi(-21) * cap)
+    let relative = if format == Format::E4m3 { 2f64.powi(-16) } else { 2f64.powi(-20) };
+    relative * attention.scale.abs() * largest + attention.softcap.map_or(0.0, |cap| 2f64.powi(-21) * cap)
 }
 
 /// Bound of the error that a sink brings into a row's sum, relative to that, and so into its LSE.

@@ -18,6 +18,22 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
+/// The caller's place for a value that a result replaces: null, or valid for both, as the drivers' documentation demands.
+#[repr(transparent)]
+pub(crate) struct InOut<T>(*mut T);
+
+impl<T: Copy> InOut<T> {
+    /// Replaces the value by what `result` makes of it.
+    pub(crate) fn exchange(&self, result: impl FnOnce(T) -> Result<T, Code>) -> Result<(), Code> {
+        if self.0.is_null() {
+            return Err(Code::InvalidValue);
+        }
+        // SAFETY: the caller's place is valid.
+        unsafe { self.0.write(result(self.0.read())?) };
+        Ok(())
+    }
+}
+
 /// The caller's place for a result: null, or valid for a write, as the drivers' documentation demands.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);

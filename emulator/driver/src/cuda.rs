@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use splitkv_emulator::Arch;
 
-use crate::boundary::{Arguments, Bytes, Image, In, Out, Text, exports};
+use crate::boundary::{Arguments, Bytes, Image, In, InOut, Out, Text, exports};
 use crate::code::{self, Code};
-use crate::runtime::{CaptureMode, Handle, Launch, Result, Runtime};
+use crate::runtime::{CaptureMode, Handle, Launch, Result, Runtime, exchange_capture_mode};
 
 /// Names the GPU that is found: `sm_90`.
 const VARIABLE: &str = "SPLITKV_EMULATED_CUDA";
@@ -304,6 +304,9 @@ exports! {
     fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) {
         let mode = CaptureMode::new(mode)?;
         with_current(|runtime| runtime.capture_begin(stream, mode))
+    }
+    fn cuThreadExchangeStreamCaptureMode(mode: InOut<u32>) {
+        mode.exchange(|mode| Ok(exchange_capture_mode(CaptureMode::new(mode)?).number()))
     }
     fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) {
         graph.put(|| with_current(|runtime| runtime.capture_end(stream)))

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use cust::context::Context;
 use cust::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use kernels_gpu::abi::Target;
+use libloading::os::unix::Library;
 
-use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed, ordinal};
+use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed, TensorMap, ordinal};
 use crate::stream::Held;
 use crate::{Device, DeviceProps, Error, Result, Stream};
 
@@ -146,6 +147,45 @@ impl Drop for Current {
     }
 }
 
+/// A mode of this thread in which calls are allowed that captures usually forbid, until this is dropped.
+struct Relaxed(sys::CUstreamCaptureMode);
+
+impl Relaxed {
+    fn enter(device: &str) -> Result<Self> {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        cu!(device, unsafe cuThreadExchangeStreamCaptureMode(&mut mode))?;
+        Ok(Self(mode))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: gives back the mode that there was.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}
+
+/// A tensor map as the driver writes it.
+#[repr(C, align(64))]
+struct Aligned([u8; 128]);
+
+/// `cuTensorMapEncodeTiled`, which the bindings do not have: object, element type, rank, address, dimensions, strides,
+/// box, element strides, interleave, swizzle, promotion in the L2, fill.
+type EncodeTiled = unsafe extern "C" fn(
+    *mut Aligned,
+    u32,
+    u32,
+    u64,
+    *const u64,
+    *const u64,
+    *const u32,
+    *const u32,
+    u32,
+    u32,
+    u32,
+    u32,
+) -> CUresult;
+
 impl Cuda {
     fn enter(&self) -> Result<Current> {
         cu!(&self.name, unsafe cuCtxPushCurrent_v2(self.context.as_raw()))?;
@@ -183,8 +223,53 @@ impl Driver for Cuda {
         }
     }
 
+    fn upload(&self, bytes: &[u8]) -> Result<u64> {
+        let _relaxed = Relaxed::enter(&self.name)?;
+        let address = self.alloc(bytes.len())?;
+        // SAFETY: it was just allocated.
+        let written = unsafe { self.write(address, bytes) };
+        if written.is_err() {
+            // SAFETY: as above.
+            unsafe { self.free(address) };
+        }
+        written.map(|()| address)
+    }
+
+    fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {
+        const NAME: &str = "cuTensorMapEncodeTiled";
+        let _current = self.enter()?;
+        // SAFETY: the program has the driver loaded; the function is declared as the driver's documentation says.
+        let encode = unsafe { Library::this().get::<EncodeTiled>(NAME.as_bytes()) };
+        let encode = encode.map_err(|_| Error::Unsupported {
+            device: self.name.clone(),
+            what: "tensor maps: its driver has no cuTensorMapEncodeTiled (CUDA 12.0 has)",
+        })?;
+        let mut object = Aligned([0; 128]);
+        let (u8_elements, rank, no_interleave, promote_128_bytes, fill_zeros) = (0, 4, 0, 2, 0);
+        let swizzle = if map.swizzle == 128 { 3 } else { 2 };
+        // SAFETY: all places are as long as the rank says.
+        let code = unsafe {
+            encode(
+                &mut object,
+                u8_elements,
+                rank,
+                map.address,
+                map.dims.as_ptr(),
+                map.strides.as_ptr(),
+                map.box_dims.as_ptr(),
+                [1; 4].as_ptr(),
+                no_interleave,
+                swizzle,
+                promote_128_bytes,
+                fill_zeros,
+            )
+        };
+        check(&self.name, NAME, code).map(|()| object.0)
+    }
+
     unsafe fn free(&self, address: u64) {
         let Ok(_current) = self.enter() else { return };
+        let _relaxed = Relaxed::enter(&self.name);
         // A fault of earlier work may come out here; the next call reports it again.
         let _ = cu!(&self.name, unsafe cuMemFree_v2(address));
     }

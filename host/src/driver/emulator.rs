@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels_gpu::abi::Target;
-use splitkv_emulator::{Arch, Machine, Module};
+use splitkv_emulator::{Arch, Machine, Module, Swizzle};
 
-use super::{Backend, DeviceId, Driver, Handle, LaunchCall, LaunchCounters, Listed};
+use super::{Backend, DeviceId, Driver, Handle, LaunchCall, LaunchCounters, Listed, TensorMap};
 use crate::{DeviceProps, Error, Result};
 
 pub(super) const BACKEND: Backend = Backend { name: "emulator", list, open };
@@ -177,6 +177,18 @@ impl Driver for Emulator {
 
     fn alloc_workspace(&self, bytes: usize) -> Result<u64> {
         self.machine.alloc_workspace(bytes as u64).map_err(|error| self.error(error))
+    }
+
+    fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {
+        let map = splitkv_emulator::TensorMap {
+            address: map.address,
+            element_bytes: 1,
+            dims: map.dims.into(),
+            strides: map.strides.into(),
+            box_dims: map.box_dims.into(),
+            swizzle: if map.swizzle == 128 { Swizzle::Span128 } else { Swizzle::Span64 },
+        };
+        map.encode().map_err(|error| self.error(error))
     }
 
     unsafe fn free(&self, address: u64) {

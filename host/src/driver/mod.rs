@@ -24,6 +24,20 @@ pub(crate) struct DeviceId {
     pub(crate) context: u64,
 }
 
+/// A tensor of bytes in device memory, and the box of it that one copy moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TensorMap {
+    /// A multiple of 16.
+    pub(crate) address: u64,
+    /// Bytes of each dimension, the innermost first; none is 0.
+    pub(crate) dims: [u64; 4],
+    /// Bytes from one element to the next in each dimension but the innermost: multiples of 16.
+    pub(crate) strides: [u64; 3],
+    pub(crate) box_dims: [u32; 4],
+    /// Bytes within which pieces of 16 are exchanged: 64 or 128.
+    pub(crate) swizzle: u32,
+}
+
 /// A kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchCall<'a> {
@@ -50,6 +64,23 @@ pub(crate) trait Driver: Send + Sync {
     /// Allocates memory that only kernels use, in which they may store what nobody has defined.
     fn alloc_workspace(&self, bytes: usize) -> Result<u64> {
         self.alloc(bytes)
+    }
+    /// Allocates device memory with these contents, at least one byte. May be called while a stream is captured.
+    fn upload(&self, bytes: &[u8]) -> Result<u64> {
+        let address = self.alloc(bytes.len())?;
+        // SAFETY: it was just allocated.
+        match unsafe { self.write(address, bytes) } {
+            Ok(()) => Ok(address),
+            Err(error) => {
+                // SAFETY: as above.
+                unsafe { self.free(address) };
+                Err(error)
+            }
+        }
+    }
+    /// A tensor map, to be copied to device memory at a multiple of 64 bytes.
+    fn tensor_map(&self, _map: &TensorMap) -> Result<[u8; 128]> {
+        Err(Error::Unsupported { device: self.name().into(), what: "tensor maps" })
     }
     /// # Safety
     /// `address` came from `alloc` or `alloc_workspace`, and no work uses it.

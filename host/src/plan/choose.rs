@@ -62,11 +62,23 @@ pub enum KernelReason {
     ManyRows,
     /// The estimate is lowest with it.
     Cheapest,
+    /// The best of those that have what the problem asks for; the kernel of warpgroups has no mask, softcap or pages.
+    General,
     /// It is made for the device's architecture; such a kernel is taken where one fits.
     Special,
     /// Kernels are made for the device's architecture, but none for the problem's type, layout and head dims (or for so
     /// little shared memory). A portable one is taken, which of them is chosen as everywhere.
     Portable,
+}
+
+impl KernelReason {
+    /// The reason, where a special kernel has not what the problem asks for.
+    pub(super) fn beside_special(self) -> Self {
+        match self {
+            Self::ManyRows | Self::Cheapest => Self::General,
+            Self::Asked | Self::Only | Self::FewRows | Self::General | Self::Special | Self::Portable => self,
+        }
+    }
 }
 
 impl fmt::Display for KernelReason {
@@ -77,6 +89,7 @@ impl fmt::Display for KernelReason {
             Self::FewRows => "few rows",
             Self::ManyRows => "many rows",
             Self::Cheapest => "cheapest",
+            Self::General => "cheapest with this mask, softcap or pages",
             Self::Special => "made for this architecture",
             Self::Portable => "portable: none made for this architecture fits the type and head dims",
         })
@@ -290,12 +303,18 @@ fn cheapest(
 ) -> (Variant, Work, Free, KernelReason) {
     let smallest = works.iter().map(|(variant, _)| variant.geometry.tile_m).min().unwrap_or(0);
     let few_rows = problem.rows() <= smallest as usize;
+    // One tile of warpgroups computes faster than warps that share the KV, and streams as fast.
+    let one_tile = |(variant, _): &(Variant, Work)| {
+        variant.shape == BlockShape::Warpgroups && problem.rows() <= variant.block_rows()
+    };
+    let beaten = works.iter().any(one_tile).then_some(BlockShape::SharedKv);
     let estimate = |(variant, work): (Variant, Work)| {
         let tile_m = variant.geometry.tile_m;
         let freely = variant.q_tiles == 1 || options.q_tiles.is_some();
         let mut free = splits(&variant, &work, if freely { MAX_SPLITS } else { 1 });
         let two_tiles = freely || free.splits == 1 && problem.rows() > tile_m as usize;
-        if !(two_tiles && (tile_m == smallest || !few_rows)) {
+        let allowed = two_tiles && (tile_m == smallest || !few_rows) && Some(variant.shape) != beaten;
+        if !allowed {
             free.cost = f64::INFINITY;
         }
         (variant, work, free)

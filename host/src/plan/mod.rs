@@ -7,11 +7,13 @@ mod ragged;
 
 use std::fmt;
 
+use kernels_gpu::abi::warpgroups::MAX_MERGED_SPLITS;
 use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS, Vendor};
 
 use self::choose::{Choice, Limits, choose};
 pub use self::choose::{KernelReason, Reason};
 pub use self::coverage::Unit;
+use self::heuristic::Work;
 pub use self::ragged::Ragged;
 use crate::catalogue::Variant;
 use crate::{Catalogue, DeviceProps, Error, Options, Problem, Result};
@@ -36,8 +38,7 @@ pub struct Plan {
     waves: f64,
     attention: Launch,
     schedule: Option<KernelLaunch>,
-    combine: Option<KernelLaunch>,
-    tickets: u32,
+    merging: Merging,
     workspace_bytes: usize,
 }
 
@@ -59,6 +60,22 @@ pub struct KernelLaunch {
     pub kernel: Kernel,
     /// Its launch.
     pub launch: Launch,
+}
+
+/// Who merges the splits of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    /// Nobody: there is one split.
+    None,
+    /// The combine kernel, launched after the attention kernel.
+    Kernel(KernelLaunch),
+    /// Of the attention kernel's blocks, the one of each row block that finishes last.
+    LastBlock {
+        /// Row blocks. The executor owns a counter of each, by which a block learns that it is the last.
+        counters: u32,
+    },
+    /// All of the attention kernel's blocks, once those of a row block have met: warpgroups, where all blocks run at once.
+    Blocks,
 }
 
 /// Plans `problem` for `device` with the kernels of `catalogue`.
@@ -87,6 +104,8 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let limits = Limits { splits, part_queries, on_device: schedule.is_ok() };
     let Choice { variant, work, num_splits, ragged, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, limits)?;
+    let general = catalogue.has_special_without(problem, variant.dims());
+    let kernel_reason = if general { kernel_reason.beside_special() } else { kernel_reason };
 
     let part_queries = match (&ragged, num_splits) {
         (Some(ragged), _) => ragged.part_queries(),
@@ -110,12 +129,15 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         }
     };
     let vendor = device.target.vendor();
-    let merged_last = num_splits > 1 && merges_last(problem, &variant, vendor, num_splits);
     let threads = variant.geometry.threads;
     let attention = Launch {
         grid: grid.min(u64::from(device.max_blocks(threads))) as u32,
         block: threads,
         shared_bytes: variant.kernel.shared_bytes(vendor),
+    };
+    let merging = match num_splits {
+        1 => Merging::None,
+        _ => merging(problem, &variant, &work, ragged.is_some(), num_splits, vendor, combine?),
     };
     Ok(Plan {
         problem: problem.clone(),
@@ -142,8 +164,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         kernel_reason,
         waves: work.waves(units),
         attention,
-        combine: if num_splits > 1 { Some(combine?).filter(|_| !merged_last) } else { None },
-        tickets: if merged_last { work.units_per_split() as u32 } else { 0 },
+        merging,
         workspace_bytes,
     })
 }
@@ -169,15 +190,32 @@ fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) 
 /// blocks are sooner done than one.
 const MERGE_ROUNDS: u32 = 4;
 
-/// Whether the last block of each row block merges the parts that the others have written.
-fn merges_last(problem: &Problem, variant: &Variant, vendor: Vendor, num_splits: u32) -> bool {
+/// Who merges the splits, of which there are more than one.
+fn merging(
+    problem: &Problem,
+    variant: &Variant,
+    work: &Work,
+    ragged: bool,
+    num_splits: u32,
+    vendor: Vendor,
+    kernel: KernelLaunch,
+) -> Merging {
+    let units = work.units_per_split();
+    // Blocks that wait for others that do not run yet would lose more than a combine costs.
+    let together = !ragged && num_splits <= MAX_MERGED_SPLITS && work.waves(units * u64::from(num_splits)) <= 1.0;
+    if variant.shape == BlockShape::Warpgroups && together {
+        return Merging::Blocks;
+    }
     // Each warp takes a row after the other, of so many parts and dims at a time.
     let rows = problem.rows().min(variant.block_rows()) as u32;
     let dims = vendor.warp_size() * abi::COMBINE_WIDTH;
     let rounds = rows.div_ceil(variant.geometry.warps)
         * (problem.head_dim_v as u32).div_ceil(dims)
         * num_splits.div_ceil(abi::MERGE_UNROLL);
-    variant.kernel.can_merge(vendor) && rounds <= MERGE_ROUNDS
+    if variant.kernel.can_merge(vendor) && rounds <= MERGE_ROUNDS {
+        return Merging::LastBlock { counters: units as u32 };
+    }
+    Merging::Kernel(kernel)
 }
 
 /// Bytes of a part of a query: O and LSE of all heads in fp32.
@@ -283,15 +321,17 @@ impl Plan {
         self.schedule
     }
 
-    /// The combine kernel's launch, where there is more than one split and [`Plan::tickets`] is 0.
-    pub fn combine(&self) -> Option<KernelLaunch> {
-        self.combine
+    /// Who merges the splits.
+    pub fn merging(&self) -> Merging {
+        self.merging
     }
 
-    /// Row blocks whose parts are merged by the block that finishes last: one counter each, which the executor owns. 0 where
-    /// there is one split, or the combine kernel merges.
-    pub fn tickets(&self) -> u32 {
-        self.tickets
+    /// The combine kernel's launch, where it merges the splits.
+    pub fn combine(&self) -> Option<KernelLaunch> {
+        match self.merging {
+            Merging::Kernel(launch) => Some(launch),
+            _ => None,
+        }
     }
 
     /// Estimate of how many times the units of work fill the device.
@@ -320,6 +360,7 @@ impl fmt::Display for Plan {
         let warps = match self.variant.shape {
             BlockShape::SplitKv => "each warp other tokens",
             BlockShape::SharedKv => "each warp other rows",
+            BlockShape::Warpgroups => "each warpgroup other tokens",
             BlockShape::Tcgen05 => "warps with roles",
             _ => unreachable!("the ABI table grew a block shape that the planner does not know"),
         };
@@ -339,12 +380,13 @@ impl fmt::Display for Plan {
         if let Some(KernelLaunch { launch, .. }) = self.schedule {
             writeln!(f, "  schedule   {} block of {} threads", launch.grid, launch.block)?;
         }
-        match self.combine {
-            Some(KernelLaunch { launch, .. }) => {
+        match self.merging {
+            Merging::None => writeln!(f, "  combine    none")?,
+            Merging::Kernel(KernelLaunch { launch, .. }) => {
                 writeln!(f, "  combine    {} blocks of {} threads", launch.grid, launch.block)?;
             }
-            None if self.tickets > 0 => writeln!(f, "  combine    by the last block of each of {}", self.tickets)?,
-            None => writeln!(f, "  combine    none")?,
+            Merging::LastBlock { counters } => writeln!(f, "  combine    by the last block of each of {counters}")?,
+            Merging::Blocks => writeln!(f, "  combine    by the blocks themselves")?,
         }
         write!(f, "  workspace  {} bytes", self.workspace_bytes)
     }

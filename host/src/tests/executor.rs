@@ -5,8 +5,8 @@ use kernels_gpu::abi::{AttentionArguments, CombineArguments, MERGE_LAST, NO_BOUN
 use super::recorder::Launched;
 use super::{device, kernels, refused};
 use crate::{
-    AttentionOptions, Buffer, Catalogue, DType, Device, DeviceProps, Executor, Inputs, Kernels, KvLens, Options, Plan,
-    Problem, Result, Splits, Target, Tensor, attention, plan,
+    AttentionOptions, Buffer, Catalogue, DType, Device, DeviceProps, Executor, Inputs, Kernels, KvLens, Merging,
+    Options, Plan, Problem, Result, Splits, Target, Tensor, attention, plan,
 };
 
 /// Two sequences of up to 1000 tokens, three queries, two KV heads with groups of four.
@@ -169,7 +169,7 @@ fn where_the_last_block_merges_there_is_one_launch_and_a_counter_for_each_row_bl
     let (kernels, _folder) = kernels(Target::Sm90a);
     let problem = problem();
     let plan = make(&problem, Splits::Exact(5));
-    assert_eq!((plan.tickets(), plan.combine()), (2 * 2, None));
+    assert_eq!(plan.merging(), Merging::LastBlock { counters: 2 * 2 });
     let tensors = Tensors::new(&device, &problem);
     let stream = device.stream().unwrap();
     let mut executor = Executor::new(&device, &kernels, &plan).unwrap();

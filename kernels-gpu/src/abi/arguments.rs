@@ -110,7 +110,8 @@ macro_rules! attention_arguments {
             cu_seqlens_q: Pointer,
             /// Where each sequence's keys begin in packed K and V, int32 `[batch + 1]`, or null: not packed.
             cu_seqlens_kv: Pointer,
-            /// The pages of each sequence, int32 `[batch, ...]`, or null without pages.
+            /// The pages of each sequence, int32 `[batch, ...]`; of shape `Warpgroups` the tensor maps of
+            /// `warpgroups::map`; else null.
             page_table: Pointer,
             /// One more logit of each head without a value, fp32 `[heads]`, natural, or null; used of a sequence with one split.
             sink: Pointer,
@@ -139,7 +140,8 @@ macro_rules! attention_arguments {
             o_stride_batch: u64,
             o_stride_seq: u64,
             o_stride_head: u64,
-            /// Distance of the sequences in the page table, in entries.
+            /// Distance of the sequences in the page table, in entries; of shape `Warpgroups` whether the blocks merge the
+            /// splits.
             page_table_stride: u64,
             /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head. `MERGE_LAST`: see there.
             flags: u32,

@@ -1,6 +1,6 @@
 //! Block shapes and tile sizes: what the planner and the kernels must agree on.
 
-use super::{Operand, Vendor, tcgen05};
+use super::{Operand, Vendor, tcgen05, warpgroups};
 
 /// How the warps of a block share its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +12,9 @@ pub enum BlockShape {
     /// All warps take every chunk of the KV through one ring, and each holds query rows of its own. For
     /// packed groups and short queries.
     SharedKv,
+    /// Warpgroups compute on other tiles of the KV, keys being the rows of their products, and one thread copies. For
+    /// packed groups and short queries. See [`warpgroups`].
+    Warpgroups,
     /// Warps have roles: some copy, one issues matrix products over tensor memory, others turn scores into weights or
     /// rescale outputs. See [`tcgen05`].
     Tcgen05,
@@ -63,7 +66,10 @@ impl Geometry {
         match vendor {
             Vendor::Nvidia => match shape {
                 BlockShape::Tcgen05 => Self::tcgen05(operand, head_dim_qk, head_dim_v, q_tiles),
-                _ => Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles),
+                BlockShape::Warpgroups => warpgroups::geometry(operand, head_dim_qk, head_dim_v, q_tiles),
+                BlockShape::SplitKv | BlockShape::SharedKv => {
+                    Self::nvidia(operand, head_dim_qk, head_dim_v, shape, q_tiles)
+                }
             },
             Vendor::Amd => Self::amd(operand, head_dim_qk, head_dim_v, shape, q_tiles),
         }
@@ -92,6 +98,7 @@ impl Geometry {
         let (warps, rings) = match shape {
             BlockShape::SplitKv => (4, 4),
             BlockShape::SharedKv => (8, 1),
+            BlockShape::Warpgroups => panic!("it has sizes of its own"),
             BlockShape::Tcgen05 => panic!("it has sizes of its own"),
         };
         let tile_m = Self::tile_m(rows, shape, warps);
@@ -154,11 +161,11 @@ impl Geometry {
                 let used = q_tiles * (head_dim_qk / 8 + head_dim_v / 2 + 32) + head_dim_qk / 4;
                 (4, 64, if used <= 192 { 2 } else { 1 })
             }
-            (_, BlockShape::Tcgen05) => panic!("it is NVIDIA's"),
+            (_, BlockShape::Warpgroups | BlockShape::Tcgen05) => panic!("it is NVIDIA's"),
         };
         let rings = match shape {
             BlockShape::SplitKv => warps,
-            BlockShape::SharedKv | BlockShape::Tcgen05 => 1,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => 1,
         };
         let shared_bytes = rings * stages * Self::stage_bytes(VENDOR, operand, head_dim_qk, head_dim_v, shape, chunk)
             + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
@@ -188,7 +195,7 @@ impl Geometry {
     const fn tile_m(rows: u32, shape: BlockShape, warps: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => rows,
-            BlockShape::SharedKv | BlockShape::Tcgen05 => rows * warps,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => rows * warps,
         }
     }
 
@@ -196,7 +203,7 @@ impl Geometry {
     const fn merge_bytes(rows: u32, head_dim_v: u32, shape: BlockShape, warps: u32, q_tiles: u32) -> u32 {
         match shape {
             BlockShape::SplitKv => warps * q_tiles * rows * (Self::merge_pitch(head_dim_v) + 2) * 4,
-            BlockShape::SharedKv | BlockShape::Tcgen05 => 0,
+            BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05 => 0,
         }
     }
 
@@ -214,7 +221,7 @@ impl Geometry {
             * match (vendor, shape) {
                 (Vendor::Nvidia, _) => Self::row_bytes(operand, head_dim_qk) + Self::row_bytes(operand, head_dim_v),
                 (Vendor::Amd, BlockShape::SplitKv) => head_dim_v * operand.bytes(),
-                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Tcgen05) => {
+                (Vendor::Amd, BlockShape::SharedKv | BlockShape::Warpgroups | BlockShape::Tcgen05) => {
                     (head_dim_qk + head_dim_v) * operand.bytes()
                 }
             }

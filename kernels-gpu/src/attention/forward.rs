@@ -148,7 +148,7 @@ pub(crate) unsafe fn forward<
         unsafe {
             if splits_kv {
                 thread::sync_threads();
-                merge.write_rows(&output);
+                merge.write_rows(&output, thread::block_dim_x());
             }
             if splits_kv || QUERY_IN_SHARED {
                 thread::sync_threads();

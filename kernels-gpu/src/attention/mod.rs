@@ -8,6 +8,8 @@
 mod combine;
 mod descale;
 mod forward;
+#[cfg(splitkv_target = "sm_90a")]
+mod hopper;
 mod merge;
 mod output;
 mod partials;
@@ -21,6 +23,8 @@ mod tensor_memory;
 
 pub(crate) use combine::combine;
 pub(crate) use forward::forward;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) use hopper::warpgroups;
 pub(crate) use partials::merge_partials;
 pub(crate) use table::schedule;
 #[cfg(splitkv_target = "sm_100f")]

@@ -156,6 +156,20 @@ unsafe fn store_halves<const N: usize>(target: *mut u8, x: [f32; N], pack: impl 
     }
 }
 
+/// The parts of a row, and where they are merged to.
+#[cfg(splitkv_target = "sm_90a")]
+#[derive(Clone, Copy)]
+pub(super) struct RowParts {
+    /// The first part's elements and LSE, fp32, and how many floats the next part's are behind.
+    pub(super) o: *const f32,
+    pub(super) lse: *const f32,
+    pub(super) o_step: u64,
+    pub(super) lse_step: u64,
+    /// Dims that the row has.
+    pub(super) dims: u32,
+    pub(super) target: RowOutput,
+}
+
 /// Where an attention kernel writes a unit's rows: the final result of an unsplit plan, or the split's part.
 pub(super) struct UnitOutput {
     a: AttentionArguments,
@@ -206,6 +220,27 @@ impl UnitOutput {
     #[inline(always)]
     pub(super) fn splits(&self) -> u32 {
         self.parts.count
+    }
+
+    /// The parts of the unit's row `row`, which exists, where the launch has no table.
+    #[cfg(splitkv_target = "sm_90a")]
+    #[inline(always)]
+    pub(super) fn parts(&self, row: u32) -> RowParts {
+        let (a, unit) = (&self.a, &self.unit);
+        // SAFETY: group is not 0, since there is a row.
+        let (query, member) = unsafe { divide(unit.first_row + row, a.group) };
+        let head = unit.kv_head * a.group + member;
+        let (heads, total_q) = (u64::from(self.target.heads), u64::from(a.total_q));
+        let first = self.first_part - u64::from(unit.split) * total_q + u64::from(query);
+        let first = first * heads + u64::from(head);
+        RowParts {
+            o: a.partial_o.cast::<f32>().wrapping_add((first * u64::from(a.head_dim_v)) as usize).cast_const(),
+            lse: a.partial_lse.cast::<f32>().wrapping_add(first as usize).cast_const(),
+            o_step: total_q * heads * u64::from(a.head_dim_v),
+            lse_step: total_q * heads,
+            dims: a.head_dim_v,
+            target: self.target.row(self.batch, self.first_query + query, head, a.head_dim_v),
+        }
     }
 
     /// Rows from the unit's first one to the KV head's last.

@@ -18,6 +18,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use nvptx::{VENDOR, arguments, math, query, ring, shared, thread, tile, warp};
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) use nvptx::{copy, matrix, mbarrier, named_barrier, rendezvous, tma, warpgroup, wgmma};
 #[cfg(splitkv_target = "sm_100f")]
 pub(crate) use nvptx::{copy, mbarrier, tcgen05, warpgroup};
 

@@ -10,7 +10,11 @@ pub(crate) mod math;
 pub(crate) mod matrix;
 #[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
 pub(crate) mod mbarrier;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod named_barrier;
 pub(crate) mod query;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod rendezvous;
 pub(crate) mod ring;
 pub(crate) mod shared;
 #[cfg(splitkv_target = "sm_100f")]
@@ -22,6 +26,8 @@ pub(crate) mod tma;
 pub(crate) mod warp;
 #[cfg(any(splitkv_target = "sm_90a", splitkv_target = "sm_100f"))]
 pub(crate) mod warpgroup;
+#[cfg(splitkv_target = "sm_90a")]
+pub(crate) mod wgmma;
 
 /// Whose GPU this is.
 pub(crate) const VENDOR: crate::abi::Vendor = crate::abi::Vendor::Nvidia;

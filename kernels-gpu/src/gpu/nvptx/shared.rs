@@ -25,3 +25,37 @@ pub(crate) unsafe fn address(pointer: *const u8) -> u32 {
     }
     address as u32
 }
+
+/// Writes a word.
+///
+/// # Safety
+/// `address` is the shared address of a word, aligned to 4, that no other thread accesses.
+#[inline(always)]
+pub(crate) unsafe fn store(address: u32, word: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.shared.b32 [{0}], {1};", in(reg32) address, in(reg32) word, options(nostack)) }
+}
+
+/// As [`store`], of a float.
+///
+/// # Safety
+/// As for [`store`].
+#[inline(always)]
+pub(crate) unsafe fn store_f32(address: u32, value: f32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
+}
+
+/// Reads a float.
+///
+/// # Safety
+/// `address` is the shared address of a float, aligned to 4, that no other thread writes.
+#[inline(always)]
+pub(crate) unsafe fn load_f32(address: u32) -> f32 {
+    let value: f32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("ld.shared.f32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(nostack, readonly));
+    }
+    value
+}

@@ -20,19 +20,19 @@ pub(crate) unsafe fn acquire_map(map: *const u8) {
 }
 
 /// Starts to copy the box of a tensor of four dims, the innermost first, that begins at `at`. What lies outside the
-/// tensor is zero. The whole box's bytes are brought to `barrier`, those outside included.
+/// tensor is zero. The whole box's bytes are brought to `barrier`, those outside included. `policy` is the L2's.
 ///
 /// # Safety
 /// `map` is a tensor map of four dims that [`acquire_map`] has seen. `shared` is the shared address of a box, aligned to
 /// 128 (with a swizzle of 128 bytes, to 1024). It is not accessed until the phase of `barrier` has been waited for that
 /// expects the bytes; what other threads did there before is known to this one, through [`super::mbarrier`].
 #[inline(always)]
-pub(crate) unsafe fn copy_box_4d(shared: u32, map: *const u8, at: [u32; 4], barrier: u32) {
+pub(crate) unsafe fn copy_box_4d(shared: u32, map: *const u8, at: [u32; 4], barrier: u32, policy: u64) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
-              [{0}], [{1}, {{{2}, {3}, {4}, {5}}}], [{6}];",
+        asm!("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint \
+              [{0}], [{1}, {{{2}, {3}, {4}, {5}}}], [{6}], {7};",
             in(reg32) shared, in(reg64) map, in(reg32) at[0], in(reg32) at[1], in(reg32) at[2], in(reg32) at[3],
-            in(reg32) barrier, options(nostack));
+            in(reg32) barrier, in(reg64) policy, options(nostack));
     }
 }

@@ -1,0 +1,113 @@
+//! Attention over a part of the KV by warpgroups, for e4m3 and head dims 192/128 on Hopper.
+//!
+//! Operands are exchanged: scores are `K Q^T`, outputs `V^T P^T`, so that few query rows waste little of a product,
+//! whose rows are keys (or head dims of V) and whose columns are query rows. K and Q are read from shared memory as they
+//! lie in global memory, V goes through registers, and weights through shared memory. Two warpgroups take every second
+//! tile of a unit's KV and are merged at its end; one thread of a third copies ahead.
+//!
+//! There is no mask: all rows see all keys of their sequence.
+
+mod compute;
+mod fuse;
+mod load;
+mod notes;
+
+use super::schedule::Sizes;
+use crate::abi::AttentionArguments;
+use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGE, STAGES, TOKENS, at, barrier};
+use crate::gpu::{mbarrier, shared, thread, warpgroup};
+
+/// Sizes that the schedule needs.
+const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
+
+/// Registers of a thread that copies, and of one that computes: together as many as the launch has.
+const LOAD_REGISTERS: u32 = 40;
+const COMPUTE_REGISTERS: u32 = 232;
+
+/// Body of the kernel.
+///
+/// # Safety
+/// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
+#[inline(always)]
+pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
+    let group = thread::thread_idx_x() / GROUP_THREADS;
+    // SAFETY: the launch has this much shared memory.
+    let block = Block {
+        memory: shared::dynamic_shared_mem(),
+        shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
+    };
+    // SAFETY: one thread makes the barriers before any other uses them; the groups are whole, and give back as many
+    // registers as they take.
+    unsafe {
+        if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
+            block.make_barriers();
+        }
+        thread::sync_threads();
+        if group == COMPUTE_GROUPS {
+            warpgroup::give_registers::<LOAD_REGISTERS>();
+            if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
+                load::run(&a, &block);
+            }
+        } else {
+            warpgroup::take_registers::<COMPUTE_REGISTERS>();
+            compute::run(&a, &block, group);
+        }
+    }
+}
+
+/// The block's shared memory.
+struct Block {
+    memory: *mut u8,
+    /// Its shared address.
+    shared: u32,
+}
+
+impl Block {
+    /// Shared address of a barrier.
+    #[inline(always)]
+    fn barrier(&self, number: u32) -> u32 {
+        self.shared + at::BARRIERS + number * mbarrier::BYTES
+    }
+
+    /// Makes the barriers: of full stages the copying thread and the bytes count, of empty ones the warps of a group.
+    ///
+    /// # Safety
+    /// As for [`mbarrier::init`].
+    #[inline(always)]
+    unsafe fn make_barriers(&self) {
+        const GROUP_WARPS: u32 = 4;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for stage in 0..STAGES {
+                mbarrier::init(self.barrier(barrier::K_FULL + stage), 1);
+                mbarrier::init(self.barrier(barrier::V_FULL + stage), 1);
+                mbarrier::init(self.barrier(barrier::K_EMPTY + stage), GROUP_WARPS);
+                mbarrier::init(self.barrier(barrier::V_EMPTY + stage), GROUP_WARPS);
+            }
+            mbarrier::init(self.barrier(barrier::RING_FREE), COMPUTE_GROUPS * GROUP_WARPS);
+        }
+        mbarrier::fence_init();
+        mbarrier::fence_async_proxy();
+    }
+}
+
+/// Where the ring stands: the stage, and the parity of the phase in which it is full.
+#[derive(Clone, Copy)]
+struct Turn {
+    stage: u32,
+    parity: u32,
+}
+
+impl Turn {
+    /// The turn of a block's tile number `tile`.
+    #[inline(always)]
+    fn of(tile: u32) -> Self {
+        Self { stage: tile % STAGES, parity: tile / STAGES % 2 }
+    }
+
+    /// Offset of the stage in shared memory.
+    #[inline(always)]
+    fn offset(self) -> u32 {
+        self.stage * STAGE
+    }
+}
