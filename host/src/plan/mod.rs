@@ -104,8 +104,6 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let limits = Limits { splits, part_queries, on_device: schedule.is_ok() };
     let Choice { variant, work, num_splits, ragged, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, limits)?;
-    let general = catalogue.has_special_without(problem, variant.dims());
-    let kernel_reason = if general { kernel_reason.beside_special() } else { kernel_reason };
 
     let part_queries = match (&ragged, num_splits) {
         (Some(ragged), _) => ragged.part_queries(),
