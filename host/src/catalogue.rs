@@ -136,15 +136,6 @@ impl Catalogue {
         Ok(fitting)
     }
 
-    /// Whether there is a special kernel of `problem`'s type and these head dims that has not what it asks for.
-    pub(crate) fn has_special_without(&self, problem: &Problem, dims: (usize, usize)) -> bool {
-        let paged = matches!(problem.kv, KvLayout::Paged { .. });
-        let special = |a: &Variant| a.shape == BlockShape::Warpgroups && a.dims() == dims;
-        self.attention()
-            .filter(|a| Some(a.operand) == problem.dtype.operand() && special(a))
-            .any(|a| a.paged != paged || !a.serves(problem))
-    }
-
     fn attention(&self) -> impl Iterator<Item = Variant> + '_ {
         self.kernels.iter().filter_map(|&kernel| match kernel.role {
             Role::Attention { operand, head_dim_qk, head_dim_v, shape, q_tiles, paged } => Some(Variant {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kernels_gpu::abi::schedule::Rows;
 use kernels_gpu::abi::{
-    AttentionArguments, CombineArguments, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, ScheduleArguments,
+    AttentionArguments, CombineArguments, MERGE_LAST, NO_BOUND, PER_HEAD_K, PER_HEAD_Q, PER_HEAD_V, ScheduleArguments,
 };
 
 pub use self::inputs::Inputs;
@@ -23,8 +23,8 @@ use crate::kernels::LoadedKernel;
 use crate::stream::Held;
 use crate::tensor::contiguous_strides;
 use crate::{
-    Buffer, DType, Descale, Device, Error, KernelLaunch, Kernels, KvLayout, KvLens, Launch, Offsets, PageTable, Plan,
-    Queries, Result, Stream, Tensor,
+    Buffer, DType, Descale, Device, Error, KernelLaunch, Kernels, KvLayout, KvLens, Launch, Merging, Offsets,
+    PageTable, Plan, Queries, Result, Stream, Tensor,
 };
 
 /// Bytes at whose multiples rows of Q, K, V and O start.
@@ -44,8 +44,12 @@ pub struct Executor {
     workspace: Buffer,
     /// What the plan knew.
     known: Known,
+    /// The status word, and the counters by which a block learns that it is the last.
     status: Buffer,
     maps: Maps,
+    /// Whether a failure may have left the counters behind the status word, or the words of the maps at which blocks meet,
+    /// other than they are between runs.
+    failed: bool,
     /// Where the last run went that was not captured.
     last: Option<Stream>,
 }
@@ -83,7 +87,11 @@ impl Executor {
     }
 
     fn with_checked(device: &Device, kernels: &Kernels, plan: &Plan, workspace: Buffer) -> Result<Self> {
-        let status = Buffer::new(device, size_of::<u32>())?;
+        let counters = match plan.merging() {
+            Merging::LastBlock { counters } => counters as usize,
+            _ => 0,
+        };
+        let status = Buffer::new(device, (1 + counters) * size_of::<u32>())?;
         status.fill(0)?;
         let load = |planned: Option<KernelLaunch>| planned.map(|one| kernels.load(device, &one.kernel)).transpose();
         Ok(Self {
@@ -96,6 +104,7 @@ impl Executor {
             known: Known::new(device, plan)?,
             status,
             maps: Maps::default(),
+            failed: false,
             last: None,
         })
     }
@@ -127,26 +136,32 @@ impl Executor {
             }
             self.last = Some(stream.clone());
         }
+        if self.failed {
+            self.status.write(size_of::<u32>(), &vec![0; self.status.size() - size_of::<u32>()])?;
+            self.maps = Maps::default();
+            self.failed = false;
+        }
         let maps = self.maps.find(&self.device, &self.plan, inputs)?;
         let mut attention = self.attention_arguments(inputs);
         if let Some((address, _)) = maps {
             attention.page_table = address;
-            attention.page_table_stride = u64::from(self.plan.merges_in_blocks());
+            attention.page_table_stride = u64::from(self.plan.merging() == Merging::Blocks);
         }
         stream.hold(self.held(inputs).chain(maps.map(|(_, held)| held)))?;
+        let launched = self.launch_all(stream, &attention);
+        self.failed = launched.is_err();
+        launched
+    }
+
+    fn launch_all(&self, stream: &Stream, attention: &AttentionArguments) -> Result<()> {
         if let (Some(schedule), Some(planned)) = (&self.schedule, self.plan.schedule()) {
-            let arguments = self.schedule_arguments(&attention);
+            let arguments = self.schedule_arguments(attention);
             self.launch(stream, schedule.function, planned.launch, &arguments.cells())?;
         }
         let launch = self.plan.attention();
-        let launched = self.launch(stream, self.attention.function, launch, &attention.cells());
-        if launched.is_err() {
-            // The words at which blocks meet may be anything.
-            self.maps = Maps::default();
-        }
-        launched?;
+        self.launch(stream, self.attention.function, launch, &attention.cells())?;
         if let (Some(combine), Some(planned)) = (&self.combine, self.plan.combine()) {
-            let arguments = self.combine_arguments(&attention);
+            let arguments = self.combine_arguments(attention);
             self.launch(stream, combine.function, planned.launch, &arguments.cells())?;
         }
         Ok(())
@@ -157,7 +172,9 @@ impl Executor {
     /// # Errors
     /// What the driver says; faults of the runs come out here.
     pub fn status(&mut self) -> Result<Status> {
-        Status::take(&self.status)
+        let status = Status::take(&self.status);
+        self.failed |= status.is_err();
+        status
     }
 
     fn launch(&self, stream: &Stream, function: Handle, launch: Launch, arguments: &[u64]) -> Result<()> {
@@ -235,9 +252,10 @@ impl Executor {
             o_stride_seq,
             o_stride_head,
             page_table_stride: inputs.page_table.map_or(width, |table| table.strides()[0]) as u64,
-            descales_per_head: per_head(PER_HEAD_Q, problem.q_descale)
+            flags: per_head(PER_HEAD_Q, problem.q_descale)
                 | per_head(PER_HEAD_K, problem.k_descale)
-                | per_head(PER_HEAD_V, problem.v_descale),
+                | per_head(PER_HEAD_V, problem.v_descale)
+                | if matches!(plan.merging(), Merging::LastBlock { .. }) { MERGE_LAST } else { 0 },
             // The plan is valid: sizes are below 2^31.
             batch: problem.batch as u32,
             sq: problem.sq as u32,

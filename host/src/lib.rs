@@ -98,7 +98,7 @@ pub use self::layout::{KvLayout, Lengths, Offsets, PageTable, Queries, Window};
 pub use self::merge::{HostPartial, LseBase, Merge, Partial, merge_on_host};
 pub use self::options::{Options, Splits};
 #[doc(inline)]
-pub use self::plan::{KernelLaunch, KernelReason, Launch, Plan, Ragged, Reason, Unit, plan};
+pub use self::plan::{KernelLaunch, KernelReason, Launch, Merging, Plan, Ragged, Reason, Unit, plan};
 pub use self::problem::{Descale, KvLens, Problem};
 pub use self::props::DeviceProps;
 pub use self::reader::Reader;

@@ -52,7 +52,7 @@ pub struct KernelEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionEntry {
-    /// Element type of Q, K and V: `bf16` or `f16`.
+    /// Element type of Q, K and V: `bf16`, `f16` or `e4m3`.
     pub dtype: String,
     /// Head dim of Q and K.
     pub head_dim_qk: u32,

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use kernels_gpu::abi::{Operand, Role};
 use proptest::prelude::*;
 use splitkv::{
-    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Offsets, Options,
-    Plan, Problem, Reason, Splits, Target, Unit, Window, plan,
+    BlockShape, Catalogue, DType, DeviceProps, Error, Kernel, KernelReason, KvLens, Launch, Lengths, Merging, Offsets,
+    Options, Plan, Problem, Reason, Splits, Target, Unit, Window, plan,
 };
 
 /// A device of each target, one with few multiprocessors, and one with a small grid.
@@ -200,10 +200,12 @@ proptest! {
         prop_assert!(grid <= plan.units() && grid <= device.max_grid);
         prop_assert!(u64::from(grid) * u64::from(block) <= device.max_grid_threads);
         prop_assert!(block <= device.threads_per_block && shared_bytes <= device.shared_bytes_per_block);
-        match plan.combine() {
-            None => prop_assert!(plan.num_splits() == 1 || plan.merges_in_blocks()),
-            Some(combine) => {
-                prop_assert!(plan.num_splits() > 1 && !plan.merges_in_blocks());
+        prop_assert_eq!(plan.num_splits() == 1, plan.merging() == Merging::None);
+        match plan.merging() {
+            Merging::None => {}
+            Merging::LastBlock { counters } => prop_assert_eq!(counters == 0, rows == 0),
+            Merging::Blocks => prop_assert!(u64::from(plan.units()) <= u64::from(device.multiprocessors)),
+            Merging::Kernel(combine) => {
                 prop_assert_eq!(combine.launch.grid as usize, rows);
                 prop_assert!(combine.launch.grid <= device.max_grid);
             }
@@ -511,6 +513,33 @@ fn the_workspace_stays_below_its_limit() {
 }
 
 #[test]
+fn the_last_block_merges_where_it_is_quickly_done() {
+    let of = |heads, kv_heads, sq, dim, splits, device: &DeviceProps| {
+        let problem = Problem::new(3, heads, kv_heads, sq, 65_536, dim, DType::Bf16);
+        let plan = make(&problem, Splits::Exact(splits), device).unwrap();
+        match plan.merging() {
+            Merging::None => (0, false),
+            Merging::LastBlock { counters } => (counters, false),
+            Merging::Kernel(_) => (0, true),
+            Merging::Blocks => panic!("{plan}"),
+        }
+    };
+    let h200 = DeviceProps::h200();
+    // Four warps, a row each, 16 splits at a time: up to four times.
+    assert_eq!(of(8, 2, 1, 128, 1, &h200), (0, false));
+    assert_eq!(of(8, 2, 1, 128, 2, &h200), (3 * 2, false));
+    assert_eq!(of(8, 2, 1, 128, 64, &h200), (3 * 2, false));
+    assert_eq!(of(8, 2, 1, 128, 65, &h200), (0, true));
+    assert_eq!(of(16, 1, 1, 128, 16, &h200), (3, false));
+    assert_eq!(of(16, 1, 1, 128, 17, &h200), (0, true));
+    // Wide rows take two times as long.
+    assert_eq!(of(8, 1, 1, 256, 16, &h200), (3, false));
+    assert_eq!(of(16, 1, 1, 256, 16, &h200), (0, true));
+    // Row blocks of their own; not on AMD.
+    assert_eq!(of(8, 2, 1, 128, 2, &DeviceProps::mi355x()), (0, true));
+}
+
+#[test]
 fn causal_with_one_query_is_no_mask() {
     let problem = Problem::new(2, 8, 2, 1, 1000, 128, DType::F16).causal(true);
     assert_eq!(problem.effective_window().right, None);
@@ -531,7 +560,7 @@ B1 Q1 K131072 H32/8 d128 bf16 + lse on NVIDIA H200 (sm_90a)
   grid       128 blocks of 128 threads for 128 units
   waves      0.97 of 132 multiprocessors
   shared     {shared} bytes a block
-  combine    32 blocks of 128 threads
+  combine    by the last block of each of 8
   workspace  264192 bytes"
     );
     assert_eq!(plan.to_string(), expected);

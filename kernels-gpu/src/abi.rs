@@ -172,10 +172,10 @@ pub struct Kernel {
     pub targets: &'static [Target],
 }
 
-/// Threads of a block of the combine kernel, on either vendor.
-pub const COMBINE_THREADS: u32 = 128;
-/// Output elements that one thread of the combine kernel holds.
+/// Output elements that a lane holds of a row whose parts its warp merges.
 pub const COMBINE_WIDTH: u32 = 4;
+/// Parts of a row that a warp loads at once to merge them.
+pub const MERGE_UNROLL: u32 = 16;
 /// Threads of a block of the merge kernel, on either vendor. Each warp takes a row.
 pub const MERGE_THREADS: u32 = 128;
 /// 64-bit words that the merge kernel's table has for each partial result: O's address and its strides of sequences,
@@ -193,12 +193,15 @@ pub const STATUS_BAD_LENGTH: u32 = 1;
 pub const STATUS_BAD_OFFSETS: u32 = 2;
 /// Bit of the status word: an entry of the page table that was needed is no page; page 0 was taken.
 pub const STATUS_BAD_PAGE: u32 = 4;
-/// Bits of `descales_per_head`: Q has a factor for each sequence and KV head, in place of one.
+/// Bits of `flags`: Q has a factor for each sequence and KV head, in place of one.
 pub const PER_HEAD_Q: u32 = 1;
 /// The same of K.
 pub const PER_HEAD_K: u32 = 2;
 /// The same of V.
 pub const PER_HEAD_V: u32 = 4;
+/// Bit of `flags`: the block that finishes the last split of a row block merges its parts, in place of the combine kernel.
+/// Not where the kernel cannot ([`Kernel::can_merge`]).
+pub const MERGE_LAST: u32 = 8;
 /// A window without a bound on that side.
 pub const NO_BOUND: u32 = i32::MAX as u32;
 /// Bit of the status word: a partial result's LSE was plus infinity or NaN; its row is NaN.
@@ -212,19 +215,22 @@ impl Kernel {
             (None, Role::Read { .. }) => READ_THREADS,
             (None, Role::Merge) => MERGE_THREADS,
             // One warp.
-            (None, Role::Schedule) => vendor.warp_size(),
-            (None, _) => COMBINE_THREADS,
+            (None, _) => vendor.warp_size(),
         }
     }
 
-    /// Dynamic shared memory of a block in bytes. The combine kernel holds a weight for each split, and each
-    /// thread's output.
+    /// Dynamic shared memory of a block in bytes.
     pub const fn shared_bytes(&self, vendor: Vendor) -> u32 {
-        match (self.geometry(vendor), self.role) {
-            (Some(geometry), _) => geometry.shared_bytes,
-            (None, Role::Read { .. } | Role::Merge | Role::Schedule) => 0,
-            (None, _) => (MAX_SPLITS + COMBINE_THREADS * COMBINE_WIDTH) * 4,
+        match self.geometry(vendor) {
+            Some(geometry) => geometry.shared_bytes,
+            None => 0,
         }
+    }
+
+    /// Whether the last block of a row block can merge its parts, in place of the combine kernel: blocks of few rows
+    /// whose kernel has registers left. On AMD, what a block has written would first have to leave its cache.
+    pub const fn can_merge(&self, vendor: Vendor) -> bool {
+        matches!((vendor, self.role), (Vendor::Nvidia, Role::Attention { shape: BlockShape::SplitKv, q_tiles: 1, .. }))
     }
 
     /// Blocks that must fit on a multiprocessor at once.
@@ -233,6 +239,7 @@ impl Kernel {
             (Some(geometry), _) => geometry.min_blocks,
             (None, Role::Read { .. }) => 2,
             (None, Role::Schedule) => 1,
+            (None, Role::Combine) => 16,
             (None, _) => 8,
         }
     }

@@ -182,7 +182,7 @@ fn trace(site: &Site, name: &str, tiles: u32, change: impl Fn(&str) -> String) -
         o_stride_seq: dim.into(),
         o_stride_head: dim.into(),
         page_table_stride: 0,
-        descales_per_head: 0,
+        flags: 0,
         batch: 1,
         sq: 1,
         sk,

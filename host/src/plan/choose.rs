@@ -62,23 +62,11 @@ pub enum KernelReason {
     ManyRows,
     /// The estimate is lowest with it.
     Cheapest,
-    /// The best of those that have what the problem asks for; the kernel of warpgroups has no mask, softcap or pages.
-    General,
     /// It is made for the device's architecture; such a kernel is taken where one fits.
     Special,
     /// Kernels are made for the device's architecture, but none for the problem's type, layout and head dims (or for so
     /// little shared memory). A portable one is taken, which of them is chosen as everywhere.
     Portable,
-}
-
-impl KernelReason {
-    /// The reason, where a special kernel has not what the problem asks for.
-    pub(super) fn beside_special(self) -> Self {
-        match self {
-            Self::ManyRows | Self::Cheapest => Self::General,
-            Self::Asked | Self::Only | Self::FewRows | Self::General | Self::Special | Self::Portable => self,
-        }
-    }
 }
 
 impl fmt::Display for KernelReason {
@@ -89,7 +77,6 @@ impl fmt::Display for KernelReason {
             Self::FewRows => "few rows",
             Self::ManyRows => "many rows",
             Self::Cheapest => "cheapest",
-            Self::General => "cheapest with this mask, softcap or pages",
             Self::Special => "made for this architecture",
             Self::Portable => "portable: none made for this architecture fits the type and head dims",
         })

@@ -8,11 +8,12 @@ mod ragged;
 use std::fmt;
 
 use kernels_gpu::abi::warpgroups::MAX_MERGED_SPLITS;
-use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS};
+use kernels_gpu::abi::{self, BlockShape, Geometry, Kernel, MAX_SPLITS, Vendor};
 
 use self::choose::{Choice, Limits, choose};
 pub use self::choose::{KernelReason, Reason};
 pub use self::coverage::Unit;
+use self::heuristic::Work;
 pub use self::ragged::Ragged;
 use crate::catalogue::Variant;
 use crate::{Catalogue, DeviceProps, Error, Options, Problem, Result};
@@ -37,8 +38,7 @@ pub struct Plan {
     waves: f64,
     attention: Launch,
     schedule: Option<KernelLaunch>,
-    combine: Option<KernelLaunch>,
-    merges_in_blocks: bool,
+    merging: Merging,
     workspace_bytes: usize,
 }
 
@@ -60,6 +60,22 @@ pub struct KernelLaunch {
     pub kernel: Kernel,
     /// Its launch.
     pub launch: Launch,
+}
+
+/// Who merges the splits of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    /// Nobody: there is one split.
+    None,
+    /// The combine kernel, launched after the attention kernel.
+    Kernel(KernelLaunch),
+    /// Of the attention kernel's blocks, the one of each row block that finishes last.
+    LastBlock {
+        /// Row blocks. The executor owns a counter of each, by which a block learns that it is the last.
+        counters: u32,
+    },
+    /// All of the attention kernel's blocks, once those of a row block have met: warpgroups, where all blocks run at once.
+    Blocks,
 }
 
 /// Plans `problem` for `device` with the kernels of `catalogue`.
@@ -88,8 +104,6 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
     let limits = Limits { splits, part_queries, on_device: schedule.is_ok() };
     let Choice { variant, work, num_splits, ragged, split_tokens, reason, kernel_reason } =
         choose(&variants, problem, options, device, limits)?;
-    let general = catalogue.has_special_without(problem, variant.dims());
-    let kernel_reason = if general { kernel_reason.beside_special() } else { kernel_reason };
 
     let part_queries = match (&ragged, num_splits) {
         (Some(ragged), _) => ragged.part_queries(),
@@ -119,11 +133,10 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         block: threads,
         shared_bytes: variant.kernel.shared_bytes(vendor),
     };
-    // Blocks that wait for others that do not run yet would lose more than a combine costs.
-    let merges_in_blocks = variant.shape == BlockShape::Warpgroups
-        && ragged.is_none()
-        && (2..=MAX_MERGED_SPLITS).contains(&num_splits)
-        && work.waves(units) <= 1.0;
+    let merging = match num_splits {
+        1 => Merging::None,
+        _ => merging(problem, &variant, &work, ragged.is_some(), num_splits, vendor, combine?),
+    };
     Ok(Plan {
         problem: problem.clone(),
         options: *options,
@@ -149,8 +162,7 @@ pub fn plan(problem: &Problem, options: &Options, device: &DeviceProps, catalogu
         kernel_reason,
         waves: work.waves(units),
         attention,
-        combine: if num_splits > 1 && !merges_in_blocks { Some(combine?) } else { None },
-        merges_in_blocks,
+        merging,
         workspace_bytes,
     })
 }
@@ -165,13 +177,43 @@ fn plan_combine(problem: &Problem, device: &DeviceProps, catalogue: &Catalogue) 
         let allowed = format!("at most {most} where there is more than one split: one block a row");
         return Err(Error::argument("total_q * heads", rows, allowed));
     }
-    let widest = block * abi::COMBINE_WIDTH;
-    if problem.head_dim_v > widest as usize || !problem.head_dim_v.is_multiple_of(abi::COMBINE_WIDTH as usize) {
-        let allowed =
-            format!("a multiple of {}, at most {widest}, where there is more than one split", abi::COMBINE_WIDTH);
+    if !problem.head_dim_v.is_multiple_of(abi::COMBINE_WIDTH as usize) {
+        let allowed = format!("a multiple of {}, where there is more than one split", abi::COMBINE_WIDTH);
         return Err(Error::argument("head_dim_v", problem.head_dim_v, allowed));
     }
     Ok(KernelLaunch { kernel, launch: Launch { grid: rows, block, shared_bytes: kernel.shared_bytes(vendor) } })
+}
+
+/// Most rounds of loads in which the last block of a row block merges its parts. Longer, and the combine kernel's many
+/// blocks are sooner done than one.
+const MERGE_ROUNDS: u32 = 4;
+
+/// Who merges the splits, of which there are more than one.
+fn merging(
+    problem: &Problem,
+    variant: &Variant,
+    work: &Work,
+    ragged: bool,
+    num_splits: u32,
+    vendor: Vendor,
+    kernel: KernelLaunch,
+) -> Merging {
+    let units = work.units_per_split();
+    // Blocks that wait for others that do not run yet would lose more than a combine costs.
+    let together = !ragged && num_splits <= MAX_MERGED_SPLITS && work.waves(units * u64::from(num_splits)) <= 1.0;
+    if variant.shape == BlockShape::Warpgroups && together {
+        return Merging::Blocks;
+    }
+    // Each warp takes a row after the other, of so many parts and dims at a time.
+    let rows = problem.rows().min(variant.block_rows()) as u32;
+    let dims = vendor.warp_size() * abi::COMBINE_WIDTH;
+    let rounds = rows.div_ceil(variant.geometry.warps)
+        * (problem.head_dim_v as u32).div_ceil(dims)
+        * num_splits.div_ceil(abi::MERGE_UNROLL);
+    if variant.kernel.can_merge(vendor) && rounds <= MERGE_ROUNDS {
+        return Merging::LastBlock { counters: units as u32 };
+    }
+    Merging::Kernel(kernel)
 }
 
 /// Bytes of a part of a query: O and LSE of all heads in fp32.
@@ -267,11 +309,6 @@ impl Plan {
         self.workspace_bytes
     }
 
-    /// Whether the attention kernel's blocks merge the splits themselves: warpgroups do, where all blocks run at once.
-    pub fn merges_in_blocks(&self) -> bool {
-        self.merges_in_blocks
-    }
-
     /// The attention kernel's launch. No blocks where there is nothing to compute.
     pub fn attention(&self) -> Launch {
         self.attention
@@ -282,9 +319,17 @@ impl Plan {
         self.schedule
     }
 
-    /// The combine kernel's launch, where there is more than one split and the blocks do not merge them.
+    /// Who merges the splits.
+    pub fn merging(&self) -> Merging {
+        self.merging
+    }
+
+    /// The combine kernel's launch, where it merges the splits.
     pub fn combine(&self) -> Option<KernelLaunch> {
-        self.combine
+        match self.merging {
+            Merging::Kernel(launch) => Some(launch),
+            _ => None,
+        }
     }
 
     /// Estimate of how many times the units of work fill the device.
@@ -333,12 +378,13 @@ impl fmt::Display for Plan {
         if let Some(KernelLaunch { launch, .. }) = self.schedule {
             writeln!(f, "  schedule   {} block of {} threads", launch.grid, launch.block)?;
         }
-        match self.combine {
-            Some(KernelLaunch { launch, .. }) => {
+        match self.merging {
+            Merging::None => writeln!(f, "  combine    none")?,
+            Merging::Kernel(KernelLaunch { launch, .. }) => {
                 writeln!(f, "  combine    {} blocks of {} threads", launch.grid, launch.block)?;
             }
-            None if self.merges_in_blocks => writeln!(f, "  combine    by the blocks themselves")?,
-            None => writeln!(f, "  combine    none")?,
+            Merging::LastBlock { counters } => writeln!(f, "  combine    by the last block of each of {counters}")?,
+            Merging::Blocks => writeln!(f, "  combine    by the blocks themselves")?,
         }
         write!(f, "  workspace  {} bytes", self.workspace_bytes)
     }

@@ -1,12 +1,12 @@
 //! What reaches the driver, and what does not.
 
-use kernels_gpu::abi::{AttentionArguments, CombineArguments, NO_BOUND, Output, ScheduleArguments};
+use kernels_gpu::abi::{AttentionArguments, CombineArguments, MERGE_LAST, NO_BOUND, Output, ScheduleArguments};
 
 use super::recorder::Launched;
 use super::{device, kernels, refused};
 use crate::{
-    AttentionOptions, Buffer, Catalogue, DType, Device, DeviceProps, Executor, Inputs, Kernels, KvLens, Options, Plan,
-    Problem, Result, Splits, Target, Tensor, attention, plan,
+    AttentionOptions, Buffer, Catalogue, DType, Device, DeviceProps, Executor, Inputs, Kernels, KvLens, Merging,
+    Options, Plan, Problem, Result, Splits, Target, Tensor, attention, plan,
 };
 
 /// Two sequences of up to 1000 tokens, three queries, two KV heads with groups of four.
@@ -61,7 +61,8 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     let mut problem = problem().causal(true).lse(true).o_dtype(DType::F32).kv_lens(KvLens::Host(vec![7, 1000]));
     // No kernel has this head dim: it is padded in the kernel, and in no memory.
     problem.head_dim_v = 104;
-    let plan = make(&problem, Splits::Exact(5));
+    // Too many for the last block of each row block to merge.
+    let plan = make(&problem, Splits::Exact(33));
     let tensors = Tensors::new(&device, &problem);
     let stream = device.stream().unwrap();
     let workspace = Buffer::new(&device, plan.workspace_bytes()).unwrap();
@@ -81,15 +82,16 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     assert_eq!(value("lse"), tensors.lse.as_ref().unwrap().address());
     let rows = 2 * 8 * 3;
     assert_eq!(value("partial_o"), workspace.address());
-    assert_eq!(value("partial_lse"), workspace.address() + 5 * rows * 104 * 4);
-    assert_eq!(workspace.size() as u64, 5 * rows * 105 * 4);
+    assert_eq!(value("partial_lse"), workspace.address() + 33 * rows * 104 * 4);
+    assert_eq!(workspace.size() as u64, 33 * rows * 105 * 4);
+    assert_eq!(value("flags"), 0);
     assert_eq!((value("q_stride_batch"), value("q_stride_seq"), value("q_stride_head")), (3 * 8 * 128, 8 * 128, 128));
     assert_eq!((value("k_stride_batch"), value("k_stride_seq"), value("k_stride_head")), (256_000, 256, 128));
     assert_eq!((value("v_stride_batch"), value("v_stride_seq"), value("v_stride_head")), (208_000, 208, 104));
     assert_eq!((value("batch"), value("sq"), value("sk")), (2, 3, 1000));
     assert_eq!((value("head_dim_qk"), value("head_dim_v")), (128, 104));
     assert_eq!((value("kv_heads"), value("group")), (2, 4));
-    assert_eq!((value("num_splits"), value("split_tokens")), (5, 0));
+    assert_eq!((value("num_splits"), value("split_tokens")), (33, 0));
     assert_eq!((value("window_left"), value("window_right"), value("softcap_log2")), (u64::from(NO_BOUND), 0, 0));
     assert_eq!(value("o_dtype"), Output::F32 as u64);
     let scale = f32::from_bits(value("scale_log2") as u32);
@@ -101,11 +103,11 @@ fn a_split_plan_launches_attention_and_combine_with_the_tables_arguments() {
     lens.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [7, 0, 0, 0, 232, 3, 0, 0]);
 
-    assert_eq!((second.kernel.as_str(), second.grid, second.block), ("combine", rows as u32, 128));
+    assert_eq!((second.kernel.as_str(), second.grid, second.block), ("combine", rows as u32, 32));
     let value = |name| argument(second, CombineArguments::NAMES, name);
     assert_eq!(value("partial_o"), workspace.address());
     assert_eq!((value("rows"), value("sq"), value("heads")), (rows, 3, 8));
-    assert_eq!((value("head_dim_v"), value("num_splits")), (104, 5));
+    assert_eq!((value("head_dim_v"), value("num_splits")), (104, 33));
     assert_eq!(value("o"), tensors.o.address());
 }
 
@@ -159,6 +161,28 @@ fn ragged_plans_bring_their_table_or_launch_the_kernel_that_makes_it() {
     assert_eq!((value("block_rows"), value("tile_n")), (rows, u64::from(plan.geometry().tile_n)));
     assert_eq!(value("wide"), u64::from(plan.ragged().unwrap().wide()));
     assert_eq!((value("window_left"), value("window_right")), (u64::from(NO_BOUND), u64::from(NO_BOUND)));
+}
+
+#[test]
+fn where_the_last_block_merges_there_is_one_launch_and_a_counter_for_each_row_block() {
+    let (device, recorder) = device(Target::Sm90a);
+    let (kernels, _folder) = kernels(Target::Sm90a);
+    let problem = problem();
+    let plan = make(&problem, Splits::Exact(5));
+    assert_eq!(plan.merging(), Merging::LastBlock { counters: 2 * 2 });
+    let tensors = Tensors::new(&device, &problem);
+    let stream = device.stream().unwrap();
+    let mut executor = Executor::new(&device, &kernels, &plan).unwrap();
+    executor.run(&stream, &tensors.inputs()).unwrap();
+    let launches = std::mem::take(&mut recorder.log().launches);
+    let [one] = &launches[..] else { panic!("{launches:?}") };
+    let value = |name| argument(one, AttentionArguments::NAMES, name);
+    assert_eq!(value("flags"), u64::from(MERGE_LAST));
+    // SAFETY: the executor owns the status word, and the counters behind it.
+    let tickets = unsafe { Buffer::from_raw(&device, value("status") + 4, 16) };
+    let mut bytes = [1; 16];
+    tickets.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 16]);
 }
 
 #[test]
@@ -273,7 +297,7 @@ fn bad_tensors_are_refused_by_name_before_anything_is_launched() {
     tensors.k = view(b16, 0, &[2, 1000, 2, 128], &[0, 256, 128, 1]);
     tensors.q = view(b16, 16, &[2, 3, 8, 128], &[8192, 2048, 136, 1]);
     executor.run(&stream, &tensors.inputs()).unwrap();
-    assert_eq!(recorder.log().launches.len(), 2);
+    assert_eq!(recorder.log().launches.len(), 1);
 }
 
 #[test]

@@ -124,7 +124,8 @@ macro_rules! attention_arguments {
             /// The table of a ragged batch ([`super::schedule`]), or null: each sequence has `num_splits` splits. Null with two
             /// query tiles.
             schedule: Pointer,
-            /// Status word, u32: bits `STATUS_*` are set in it.
+            /// Status word, u32: bits `STATUS_*` are set in it. With `MERGE_LAST`, counters follow, u32 `[batch, row blocks,
+            /// kv_heads]`, 0 between launches.
             status: Pointer,
             /// Strides in elements. Packed Q, K, V and O have 0 as their batch strides; pages have their own there.
             q_stride_batch: u64,
@@ -142,8 +143,8 @@ macro_rules! attention_arguments {
             /// Distance of the sequences in the page table, in entries; of shape `Warpgroups` whether the blocks merge the
             /// splits.
             page_table_stride: u64,
-            /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head.
-            descales_per_head: u32,
+            /// Bits `PER_HEAD_*`: which of Q, K and V have a factor for each sequence and KV head. `MERGE_LAST`: see there.
+            flags: u32,
             /// Sequences.
             batch: u32,
             /// Queries of each sequence, at most where Q is packed.

@@ -37,7 +37,8 @@ pub struct Geometry {
     pub threads: u32,
     /// Whether the query rows stay in shared memory, because the registers are full.
     pub query_in_shared: bool,
-    /// Dynamic shared memory of a block, in bytes: the rings, then the query rows, then the merge buffer.
+    /// Dynamic shared memory of a block, in bytes: the rings, then the query rows, then the merge buffer, and on NVIDIA a
+    /// word in which the block learns whether it is the last one.
     pub shared_bytes: u32,
     /// Blocks that must fit on a multiprocessor (compute unit): the register budget's divisor.
     pub min_blocks: u32,
@@ -50,6 +51,8 @@ impl Geometry {
     /// Shared memory that a block can have.
     pub(super) const NVIDIA_SHARED_BYTES: u32 = 227 << 10;
     const AMD_SHARED_BYTES: u32 = 160 << 10;
+    /// Shared memory of the word behind the merge buffer.
+    const LAST_BYTES: u32 = 16;
 
     /// The sizes of the kernel with these head dims, block shape and query tiles.
     pub const fn of(
@@ -100,7 +103,7 @@ impl Geometry {
         };
         let tile_m = Self::tile_m(rows, shape, warps);
         let query = if query_in_shared { q_tiles * tile_m * Self::row_bytes(operand, head_dim_qk) } else { 0 };
-        let rest = query + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles);
+        let rest = query + Self::merge_bytes(rows, head_dim_v, shape, warps, q_tiles) + Self::LAST_BYTES;
         let limit = Self::NVIDIA_SHARED_BYTES;
         let room = if limit - rest < Self::RING_BYTES { limit - rest } else { Self::RING_BYTES };
         // Half a chunk where two whole ones do not fit, or where their scores do not fit the registers.

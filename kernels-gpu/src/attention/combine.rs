@@ -1,127 +1,123 @@
 //! Merges the splits' parts of each row: weights exp(lse_s - max), normalised (Flash-Decoding).
+//!
+//! One warp merges a row, in the order of the splits. Who does it changes nothing: a warp of the kernel [`combine`], or one
+//! of the attention kernel's block that finished last.
 
 use super::merge::with_sink;
-use super::output::{Final, LN_2, LOG2_E};
+use super::output::{Final, LN_2, LOG2_E, RowOutput};
 use super::parts::{Parts, Table};
 use super::softmax::finite;
-use crate::abi::{COMBINE_THREADS, COMBINE_WIDTH, CombineArguments, MAX_SPLITS};
-use crate::gpu::{Float4, divide, math, shared, thread, warp};
+use crate::abi::{COMBINE_WIDTH, CombineArguments, MAX_SPLITS, MERGE_UNROLL};
+use crate::gpu::{Float4, divide, math, thread, warp};
 
-/// Parts whose loads are under way at once.
-const UNROLL: usize = 4;
+/// Parts whose loads are under way at once. Whole runs of them make a warp's lanes.
+const UNROLL: usize = MERGE_UNROLL as usize;
 
-/// Body of the combine kernel: one block a row. The threads form teams; a team holds the whole row,
-/// [`COMBINE_WIDTH`] dims a thread, and takes every `teams`-th split.
+/// Body of the combine kernel: one warp, and so one block, a row.
 ///
 /// # Safety
 /// The launch is as the ABI table says.
 #[inline(always)]
 pub(crate) unsafe fn combine(a: CombineArguments) {
-    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let row = thread::block_idx_x();
     // SAFETY: the row is one of the launch's; the caller's promise.
     let Some(parts) = (unsafe { parts_of(&a, row) }) else { return };
-    let num_splits = parts.count;
-    let lse = |split: u32| -> f32 {
-        let place = parts.first + u64::from(split) * parts.step;
-        // SAFETY: split and row are in range.
-        unsafe { a.partial_lse.cast::<f32>().add(place as usize).read() }
+    let target = Final {
+        o: a.o,
+        lse: a.lse,
+        sink: a.sink,
+        o_stride_batch: a.o_stride_batch,
+        o_stride_seq: a.o_stride_seq,
+        o_stride_head: a.o_stride_head,
+        sq: a.sq,
+        heads: a.heads,
+        o_dtype: a.o_dtype,
     };
-    let weights = shared::dynamic_shared_mem().cast::<f32>();
-    // SAFETY: the launch has shared memory for both.
-    let teams_out = unsafe { weights.add(MAX_SPLITS as usize) }.cast::<Float4>();
+    // SAFETY: there is a row, so no count is 0.
+    let ((batch, query), head) = unsafe {
+        let (query, head) = divide(row, a.heads);
+        (divide(query, a.sq), head)
+    };
+    let target = target.row(batch, query, head, a.head_dim_v);
+    // SAFETY: all lanes are here, the parts and the row are the arguments'.
+    unsafe { merge_parts(a.partial_o, a.partial_lse, parts, a.head_dim_v, &target) }
+}
 
-    // Every warp computes the maximum and the sum by itself, in the same order.
-    let mut max = f32::NEG_INFINITY;
-    let mut split = lane;
-    while split < num_splits {
+/// Merges the parts of a row of `head_dim_v` dims and writes it to `target`.
+///
+/// # Safety
+/// Every lane of the warp reaches this call with the same values. The parts are at `partial_o` and `partial_lse`, written
+/// before; there are [`MAX_SPLITS`] at most. `target` is a row that exists.
+#[inline(always)]
+pub(super) unsafe fn merge_parts(
+    partial_o: *mut u8,
+    partial_lse: *mut u8,
+    parts: Parts,
+    head_dim_v: u32,
+    target: &RowOutput,
+) {
+    const { assert!(warp::SIZE % MERGE_UNROLL == 0 && MAX_SPLITS % warp::SIZE == 0) };
+    let lane = warp::lane_id();
+    let Parts { first, step, count } = parts;
+    let lse = |split: u32| -> f32 {
+        let place = first + u64::from(split) * step;
+        // SAFETY: the split is one of the row's.
+        if split < count { unsafe { partial_lse.cast::<f32>().add(place as usize).read() } } else { f32::NEG_INFINITY }
+    };
+    let load = |split: u32, dim: u32| -> [Float4; UNROLL] {
+        let mut values = [Float4([0.0; 4]); UNROLL];
+        for u in 0..UNROLL {
+            let split = split + u as u32;
+            if split < count && dim < head_dim_v {
+                let place = (first + u64::from(split) * step) * u64::from(head_dim_v) + u64::from(dim);
+                // SAFETY: split and dim are the row's; parts are aligned to 16 bytes.
+                values[u] = unsafe { partial_o.cast::<f32>().add(place as usize).cast::<Float4>().read() };
+            }
+        }
+        values
+    };
+
+    let mut dim = lane * COMBINE_WIDTH;
+    // Ahead of the LSEs, which say what of it counts.
+    let mut values = load(0, dim);
+    let nearest = lse(lane);
+    let mut max = nearest;
+    let mut split = lane + warp::SIZE;
+    while split < count {
         max = math::max(max, lse(split));
         split += warp::SIZE;
     }
     // SAFETY: all lanes are here.
     let max = unsafe { warp::reduce(max, math::max) };
-    let weight = |split: u32| math::exp2((lse(split) - finite(max)) * LOG2_E);
-    let mut sum = 0.0;
-    let mut split = lane;
-    while split < num_splits {
-        sum += weight(split);
-        split += warp::SIZE;
-    }
-    // SAFETY: all lanes are here.
-    let sum = unsafe { warp::reduce(sum, |x, y| x + y) };
-    let mut split = thread;
-    while split < num_splits {
-        // SAFETY: split is below MAX_SPLITS.
-        unsafe { weights.add(split as usize).write(weight(split)) };
-        split += COMBINE_THREADS;
-    }
-    // SAFETY: all threads are here.
-    unsafe { thread::sync_threads() };
+    let weight = |lse: f32| math::exp2((lse - finite(max)) * LOG2_E);
 
-    let pieces = a.head_dim_v / COMBINE_WIDTH;
-    // SAFETY: the head dim is a multiple of the width, at least one.
-    let ((team, piece), (teams, _)) = unsafe { (divide(thread, pieces), divide(COMBINE_THREADS, pieces)) };
-    let dim = piece * COMBINE_WIDTH;
-    let mut out = [0.0; 4];
-    if team < teams {
-        let mut split = team;
-        while split < num_splits {
-            let mut values = [Float4([0.0; 4]); UNROLL];
-            let mut part_weights = [0.0; UNROLL];
-            for u in 0..UNROLL {
-                let split = split + u as u32 * teams;
-                if split < num_splits {
-                    // SAFETY: split is in range.
-                    let weight = unsafe { weights.add(split as usize).read() };
-                    // A split without weight may have left its part unwritten.
-                    if weight != 0.0 {
-                        let place = (parts.first + u64::from(split) * parts.step) * u64::from(a.head_dim_v);
-                        // SAFETY: split, row and dim are in range; parts are aligned to 16 bytes.
-                        values[u] = unsafe {
-                            a.partial_o.cast::<f32>().add(place as usize + dim as usize).cast::<Float4>().read()
-                        };
-                        part_weights[u] = weight;
-                    }
-                }
+    let mut ahead = true;
+    let mut begin = 0;
+    while begin < head_dim_v {
+        let (mut out, mut sum) = ([0.0; 4], 0.0);
+        let mut weights = weight(nearest);
+        let mut split = 0;
+        while split < count {
+            if split > 0 && split % warp::SIZE == 0 {
+                weights = weight(lse(split + lane));
             }
+            if !ahead {
+                values = load(split, dim);
+            }
+            ahead = false;
             for u in 0..UNROLL {
+                // SAFETY: all lanes are here.
+                let weight =
+                    f32::from_bits(unsafe { warp::warp_shuffle(weights.to_bits(), (split + u as u32) % warp::SIZE) });
+                sum += weight;
                 for i in 0..4 {
-                    out[i] = math::fma(part_weights[u], values[u].0[i], out[i]);
+                    // A split without weight may have left its part unwritten.
+                    let value = if weight == 0.0 { 0.0 } else { values[u].0[i] };
+                    out[i] = math::fma(weight, value, out[i]);
                 }
             }
-            split += UNROLL as u32 * teams;
+            split += UNROLL as u32;
         }
-        // SAFETY: one place a thread.
-        unsafe { teams_out.add(thread as usize).write(Float4(out)) };
-    }
-    // SAFETY: all threads are here.
-    unsafe { thread::sync_threads() };
-
-    if team == 0 {
-        for other in 1..teams {
-            // SAFETY: written before the barrier by the thread of that team with the same piece.
-            let part = unsafe { teams_out.add((other * pieces + piece) as usize).read() };
-            for i in 0..4 {
-                out[i] += part.0[i];
-            }
-        }
-        let target = Final {
-            o: a.o,
-            lse: a.lse,
-            sink: a.sink,
-            o_stride_batch: a.o_stride_batch,
-            o_stride_seq: a.o_stride_seq,
-            o_stride_head: a.o_stride_head,
-            sq: a.sq,
-            heads: a.heads,
-            o_dtype: a.o_dtype,
-        };
-        // SAFETY: there is a row, so no count is 0.
-        let ((batch, query), head) = unsafe {
-            let (query, head) = divide(row, a.heads);
-            (divide(query, a.sq), head)
-        };
-        let target = target.row(batch, query, head, a.head_dim_v);
         // NaN passes the maximum by, but not the sum.
         let empty = sum == 0.0;
         let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
@@ -136,6 +132,8 @@ pub(crate) unsafe fn combine(a: CombineArguments) {
                 target.store_lse(lse);
             }
         }
+        dim += warp::SIZE * COMBINE_WIDTH;
+        begin += warp::SIZE * COMBINE_WIDTH;
     }
 }
 

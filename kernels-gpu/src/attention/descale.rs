@@ -45,11 +45,11 @@ pub(super) unsafe fn of_v<E: Element>(a: &AttentionArguments, unit: &Unit) -> f3
 /// The factor of the unit's KV head.
 ///
 /// # Safety
-/// `factors` is one factor, or one for each sequence and KV head where `a.descales_per_head` has the bit `per_head`.
+/// `factors` is one factor, or one for each sequence and KV head where `a.flags` has the bit `per_head`.
 #[inline(always)]
 unsafe fn read(a: &AttentionArguments, unit: &Unit, factors: Pointer, per_head: u32) -> f32 {
     let head = u64::from(unit.batch) * u64::from(a.kv_heads) + u64::from(unit.kv_head);
-    let index = if a.descales_per_head & per_head == 0 { 0 } else { head };
+    let index = if a.flags & per_head == 0 { 0 } else { head };
     // SAFETY: the caller's promise.
     unsafe { factors.cast::<f32>().add(index as usize).read() }
 }

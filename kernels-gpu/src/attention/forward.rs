@@ -5,7 +5,7 @@ use super::merge::{Merge, write_rows};
 use super::output::UnitOutput;
 use super::schedule::{QueryRows, Sizes, Unit, Walk, units};
 use super::softmax::{Mask, Rows, prepare};
-use crate::abi::{AttentionArguments, BlockShape, Geometry};
+use crate::abi::{AttentionArguments, BlockShape, Geometry, MERGE_LAST};
 use crate::gpu::arguments::Arguments;
 use crate::gpu::query::Query;
 use crate::gpu::ring::Ring;
@@ -152,6 +152,9 @@ pub(crate) unsafe fn forward<
             }
             if splits_kv || QUERY_IN_SHARED {
                 thread::sync_threads();
+            }
+            if thread::TICKETS && splits_kv && QT == 1 && once.flags & MERGE_LAST != 0 && output.splits() > 1 {
+                merge.merge_last(&output, sizes.ticket(&once, &unit));
             }
         }
         index = index.saturating_add(thread::grid_dim_x());

@@ -72,6 +72,8 @@ pub(super) unsafe fn write_rows<E: Element, const OF: usize>(
 pub(super) struct Merge<E, const WARPS: usize, const OF: usize> {
     out: *mut f32,
     state: *mut [f32; 2],
+    /// Whether the block is the last one of its row block.
+    last: *mut u32,
     /// Rows of a warp.
     rows: u32,
     element: PhantomData<E>,
@@ -84,12 +86,14 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
     /// The buffer at `memory`, for `rows` rows.
     ///
     /// # Safety
-    /// `memory` is shared memory, aligned to 16 bytes, of `WARPS * rows * (PITCH + 2)` floats.
+    /// `memory` is shared memory, aligned to 16 bytes, of `WARPS * rows * (PITCH + 2)` floats and a word.
     #[inline(always)]
     pub(super) unsafe fn new(memory: *mut u8, rows: u32) -> Self {
         let out = memory.cast::<f32>();
+        let all = WARPS * rows as usize;
         // SAFETY: the caller's promise.
-        Self { out, state: unsafe { out.add(WARPS * rows as usize * Self::PITCH) }.cast(), rows, element: PhantomData }
+        let (state, last) = unsafe { (out.add(all * Self::PITCH).cast(), out.add(all * (Self::PITCH + 2)).cast()) };
+        Self { out, state, last, rows, element: PhantomData }
     }
 
     /// Writes one warp's rows from row `first` on.
@@ -180,6 +184,33 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
                 }
             }
             item += threads;
+        }
+    }
+
+    /// If the block is the last one of the row block whose parts are written, merges them and writes the results.
+    ///
+    /// # Safety
+    /// Every thread of the block reaches this call; a barrier lies between what it has written and it. `ticket` is the
+    /// row block's counter.
+    #[inline(always)]
+    pub(super) unsafe fn merge_last(&self, output: &UnitOutput, ticket: *mut u32) {
+        let last = output.splits() - 1;
+        // SAFETY: the caller's promise; the word is the block's, and two barriers lie between its uses.
+        let is_last = unsafe {
+            if thread::thread_idx_x() == 0 {
+                self.last.write((thread::draw_ticket(ticket, last) == last) as u32);
+            }
+            thread::sync_threads();
+            self.last.read() != 0
+        };
+        if is_last {
+            let rows = output.rows().min(self.rows);
+            let mut row = warp::warp_id();
+            while row < rows {
+                // SAFETY: the row exists. The ticket says that the blocks of all its parts have written them.
+                unsafe { output.merge(row) };
+                row += WARPS as u32;
+            }
         }
     }
 

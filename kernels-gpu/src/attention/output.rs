@@ -1,5 +1,6 @@
 //! Where a packed row's results go, and how they are written.
 
+use super::combine::merge_parts;
 use super::parts::{Parts, Table};
 use super::schedule::Unit;
 use crate::abi::{AttentionArguments, Output};
@@ -177,9 +178,8 @@ pub(super) struct UnitOutput {
     /// First query of the sequence, among its own or all packed ones; and the sequence, 0 where they are packed.
     first_query: u32,
     batch: u32,
-    /// Row, in queries, of the split's part of the sequence's first query; and how many splits that has.
-    first_part: u64,
-    splits: u32,
+    /// The parts of the sequence's first query, in queries.
+    parts: Parts,
     /// Factor of V's values.
     pub(super) descale: f32,
 }
@@ -213,8 +213,13 @@ impl UnitOutput {
             // SAFETY: the caller's promise; the sequence is one of the table's.
             Parts::of(unsafe { table.record(unit.batch).read() }, 0)
         };
-        let first_part = parts.first + u64::from(unit.split) * parts.step;
-        Self { a, unit, target, first_query, batch, first_part, splits: parts.count, descale }
+        Self { a, unit, target, first_query, batch, parts, descale }
+    }
+
+    /// Splits of the unit's sequence.
+    #[inline(always)]
+    pub(super) fn splits(&self) -> u32 {
+        self.parts.count
     }
 
     /// The parts of the unit's row `row`, which exists, where the launch has no table.
@@ -248,17 +253,15 @@ impl UnitOutput {
     #[inline(always)]
     pub(super) fn row(&self, row: u32) -> RowOutput {
         let (a, unit) = (&self.a, &self.unit);
-        let packed = unit.first_row + row;
-        if packed >= unit.rows(a) {
+        if row >= self.rows() {
             return RowOutput::NONE;
         }
-        // SAFETY: group is not 0, since there is a row.
-        let (query, member) = unsafe { divide(packed, a.group) };
-        let head = unit.kv_head * a.group + member;
-        if self.splits == 1 {
-            return self.target.row(self.batch, self.first_query + query, head, a.head_dim_v);
+        let (query, head) = self.place(row);
+        if self.splits() == 1 {
+            return self.result(query, head);
         }
-        let partial = (self.first_part + u64::from(query)) * u64::from(self.target.heads) + u64::from(head);
+        let Parts { first, step, .. } = self.parts_of(query, head);
+        let partial = first + u64::from(unit.split) * step;
         RowOutput {
             o: a.partial_o.wrapping_add((partial * u64::from(a.head_dim_v) * 4) as usize),
             dtype: Output::F32 as u32,
@@ -267,5 +270,38 @@ impl UnitOutput {
             lse: a.partial_lse.wrapping_add((partial * 4) as usize),
             sink: f32::NEG_INFINITY,
         }
+    }
+
+    /// Merges the parts of the unit's row `row`.
+    ///
+    /// # Safety
+    /// Every lane of the warp reaches this call with the same row, which exists. All its parts are written.
+    #[inline(always)]
+    pub(super) unsafe fn merge(&self, row: u32) {
+        let AttentionArguments { partial_o, partial_lse, head_dim_v, .. } = self.a;
+        let (query, head) = self.place(row);
+        let (parts, target) = (self.parts_of(query, head), self.result(query, head));
+        // SAFETY: the caller's promise; the pointers are as their documentation says.
+        unsafe { merge_parts(partial_o, partial_lse, parts, head_dim_v, &target) };
+    }
+
+    /// Where the final result of a query and head goes.
+    #[inline(always)]
+    fn result(&self, query: u32, head: u32) -> RowOutput {
+        self.target.row(self.batch, self.first_query + query, head, self.a.head_dim_v)
+    }
+
+    /// Query of the sequence and head of the unit's row `row`, which exists.
+    #[inline(always)]
+    fn place(&self, row: u32) -> (u32, u32) {
+        // SAFETY: group is not 0, since there is a row.
+        let (query, member) = unsafe { divide(self.unit.first_row + row, self.a.group) };
+        (query, self.unit.kv_head * self.a.group + member)
+    }
+
+    #[inline(always)]
+    fn parts_of(&self, query: u32, head: u32) -> Parts {
+        let Parts { first, step, count } = self.parts;
+        Parts { first: first + u64::from(query), step, count }.of_head(self.target.heads, head)
     }
 }

@@ -185,6 +185,13 @@ impl Sizes {
         Table::new(if self.q_tiles == 1 { a.schedule } else { core::ptr::null_mut() }, a.batch)
     }
 
+    /// Counter of the row block that `unit` is a split of, among the launch's.
+    #[inline(always)]
+    pub(super) fn ticket(self, a: &AttentionArguments, unit: &Unit) -> *mut u32 {
+        let row_block = unit.batch * self.m_blocks(a) + unit.first_row / self.tile_rows;
+        a.status.cast::<u32>().wrapping_add(1 + (row_block * a.kv_heads + unit.kv_head) as usize)
+    }
+
     /// Units of a KV head and an entry: blocks of the rows of the longest sequence.
     #[inline(always)]
     fn m_blocks(self, a: &AttentionArguments) -> u32 {

@@ -60,3 +60,15 @@ pub(crate) unsafe fn sync_threads() {
     amdgpu::s_barrier();
     copy::pin();
 }
+
+/// Whether blocks can draw tickets.
+pub(crate) const TICKETS: bool = false;
+
+/// Of kernels that draw tickets, which are none here.
+///
+/// # Safety
+/// It is not called.
+#[inline(always)]
+pub(crate) unsafe fn draw_ticket(_counter: *mut u32, _last: u32) -> u32 {
+    0
+}
