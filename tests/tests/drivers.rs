@@ -80,15 +80,17 @@ impl Changed {
     fn new(site: &Site, name: &str, change: impl Fn(&Path, Vec<u8>) -> Vec<u8>) -> Self {
         let folder = std::env::temp_dir().join(format!("splitkv-drivers-{}-{name}", std::process::id()));
         let from = site.kernels.folder().expect("kernels of a folder");
-        let target = site.kernels.target().name();
-        fs::create_dir_all(folder.join(target)).expect("a folder for temporary files");
-        fs::copy(from.join("manifest.json"), folder.join("manifest.json")).expect("the manifest is copied");
-        for file in fs::read_dir(from.join(target)).expect("the kernels of the site's target") {
-            let path = file.expect("an entry").path();
-            let name = path.file_name().expect("a file");
-            let bytes = change(&path, fs::read(&path).expect("a file of kernels"));
-            fs::write(folder.join(target).join(name), bytes).expect("a changed copy");
+        let target = site.kernels.target();
+        for target in std::iter::once(target).chain(target.base()).map(|target| target.name()) {
+            fs::create_dir_all(folder.join(target)).expect("a folder for temporary files");
+            for file in fs::read_dir(from.join(target)).expect("the kernels of the site's target and of its base") {
+                let path = file.expect("an entry").path();
+                let name = path.file_name().expect("a file");
+                let bytes = change(&path, fs::read(&path).expect("a file of kernels"));
+                fs::write(folder.join(target).join(name), bytes).expect("a changed copy");
+            }
         }
+        fs::copy(from.join("manifest.json"), folder.join("manifest.json")).expect("the manifest is copied");
         Self(folder)
     }
 
