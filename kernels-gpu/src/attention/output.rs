@@ -226,20 +226,17 @@ impl UnitOutput {
     #[cfg(splitkv_target = "sm_90a")]
     #[inline(always)]
     pub(super) fn parts(&self, row: u32) -> RowParts {
-        let (a, unit) = (&self.a, &self.unit);
-        // SAFETY: group is not 0, since there is a row.
-        let (query, member) = unsafe { divide(unit.first_row + row, a.group) };
-        let head = unit.kv_head * a.group + member;
-        let (heads, total_q) = (u64::from(self.target.heads), u64::from(a.total_q));
-        let first = self.first_part - u64::from(unit.split) * total_q + u64::from(query);
-        let first = first * heads + u64::from(head);
+        let a = &self.a;
+        let (query, head) = self.place(row);
+        let Parts { first, step, .. } = self.parts_of(query, head);
+        let dims = u64::from(a.head_dim_v);
         RowParts {
-            o: a.partial_o.cast::<f32>().wrapping_add((first * u64::from(a.head_dim_v)) as usize).cast_const(),
+            o: a.partial_o.cast::<f32>().wrapping_add((first * dims) as usize).cast_const(),
             lse: a.partial_lse.cast::<f32>().wrapping_add(first as usize).cast_const(),
-            o_step: total_q * heads * u64::from(a.head_dim_v),
-            lse_step: total_q * heads,
+            o_step: step * dims,
+            lse_step: step,
             dims: a.head_dim_v,
-            target: self.target.row(self.batch, self.first_query + query, head, a.head_dim_v),
+            target: self.result(query, head),
         }
     }
 

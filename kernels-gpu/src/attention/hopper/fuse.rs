@@ -156,8 +156,8 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
         max = most;
         first += UNROLL as u32;
     }
-    let empty = max == f32::NEG_INFINITY;
-    let (lse, inverse) = if empty { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
+    // The sum tells, for NaN passes the maximum by.
+    let (lse, inverse) = if sum == 0.0 { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
     let (lse, factor) = with_sink(lse, parts.target.sink);
     for i in 0..4 {
         out[i] = out[i] * inverse * factor;
