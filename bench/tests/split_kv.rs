@@ -64,7 +64,9 @@ fn a_small_sweep_is_counted_and_written() {
     let lines = json["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 10);
     assert_eq!(lines[2]["choice"]["num_splits"], 2);
-    assert_eq!(lines[2]["launches"].as_array().unwrap().len(), 2, "attention and combine");
+    assert_eq!(lines[2]["launches"].as_array().unwrap().len(), 1, "the last block merges");
+    assert_eq!(lines[8]["choice"]["num_splits"], 128);
+    assert_eq!(lines[8]["launches"].as_array().unwrap().len(), 2, "attention and combine");
     assert_eq!(lines[9]["choice"]["q_tiles"], 2);
     assert!(lines.iter().all(|line| line["correct"] == true && line["micros"].is_null()));
     assert!(read(&svg).ends_with("</svg>\n"));

@@ -69,7 +69,7 @@ fn graphs_hold_what_they_captured_and_replay_it() {
     let other = device.stream().unwrap();
     graph.launch(&stream).unwrap();
     graph.launch(&other).unwrap();
-    assert_eq!(recorder.log().launches.len(), 4);
+    assert_eq!(recorder.log().launches.len(), 2);
     drop(graph);
     assert_eq!(recorder.alive().0, before, "its launches may be under way");
     stream.synchronize().unwrap();

@@ -21,7 +21,10 @@ const UNROLL: usize = MERGE_UNROLL as usize;
 pub(crate) unsafe fn combine(a: CombineArguments) {
     let row = thread::block_idx_x();
     // SAFETY: the row is one of the launch's; the caller's promise.
-    let Some(parts) = (unsafe { parts_of(&a, row) }) else { return };
+    let parts = unsafe { parts_of(&a, row) };
+    if parts.count < 2 {
+        return;
+    }
     let target = Final {
         o: a.o,
         lse: a.lse,
@@ -137,33 +140,33 @@ pub(super) unsafe fn merge_parts(
     }
 }
 
-/// Where the parts of row `row` are, in rows; `None` if there is nothing to merge: it belongs to no sequence, or its
-/// sequence has one split.
+/// Where the parts of row `row` are, in rows. There is nothing to merge, and the count is below 2, if it belongs to no
+/// sequence, or its sequence has one split.
 ///
 /// # Safety
 /// There is such a row; the pointers of `a` are as its documentation says.
 #[inline(always)]
-unsafe fn parts_of(a: &CombineArguments, row: u32) -> Option<Parts> {
+unsafe fn parts_of(a: &CombineArguments, row: u32) -> Parts {
     let table = Table::new(a.schedule, a.batch);
     // SAFETY: there is a row, so there is a head and a query. The offsets are one more than the sequences, and the table
     // has all of them.
     unsafe {
         let (query, head) = divide(row, a.heads);
         if table.is_null() {
+            let parts = Parts::even(a.num_splits, a.rows, u64::from(row));
             let (offsets, place) = (a.cu_seqlens_q.cast::<i32>(), query as i32);
-            if !offsets.is_null() {
-                let (first, last) = (offsets.read(), offsets.add(a.batch as usize).read());
-                // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
-                if place < first || (0..=place).contains(&last) {
-                    return None;
-                }
+            if offsets.is_null() {
+                return parts;
             }
-            return Some(Parts::even(a.num_splits, a.rows, u64::from(row)));
+            let (first, last) = (offsets.read(), offsets.add(a.batch as usize).read());
+            // A last offset that cannot be, which is flagged elsewhere, hides no other sequence's queries.
+            let has_sequence = place >= first && !(0..=place).contains(&last);
+            return Parts { count: if has_sequence { parts.count } else { 0 }, ..parts };
         }
         let sequence = if a.cu_seqlens_q.is_null() { divide(query, a.sq).0 } else { table.sequence_of(query) };
         let record = table.record(sequence).read();
         let query = query.wrapping_sub(record.first_query);
-        let merged = query < record.queries && record.splits > 1;
-        merged.then(|| Parts::of(record, query).of_head(a.heads, head))
+        let parts = Parts::of(record, query).of_head(a.heads, head);
+        Parts { count: if query < record.queries { parts.count } else { 0 }, ..parts }
     }
 }
