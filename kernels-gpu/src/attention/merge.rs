@@ -135,6 +135,18 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
         unsafe { self.out.add(place).cast::<Float2>().write(outputs) };
     }
 
+    /// Writes the output of a dim of a warp's row.
+    ///
+    /// # Safety
+    /// As for [`Self::write_pair`], whatever the dim.
+    #[cfg(splitkv_target = "sm_90a")]
+    #[inline(always)]
+    pub(super) unsafe fn write_one(&self, warp: u32, row: u32, dim: u32, output: f32) {
+        let place = (warp * self.rows + row) as usize * Self::PITCH + dim as usize;
+        // SAFETY: the caller's promise.
+        unsafe { self.out.add(place).write(output) };
+    }
+
     /// Writes maximum and sum of a warp's row.
     ///
     /// # Safety

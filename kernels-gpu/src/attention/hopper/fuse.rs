@@ -10,9 +10,10 @@ use super::super::schedule::units;
 use super::super::softmax::finite;
 use super::compute::BOTH_BARRIER;
 use super::notes::{Notes, Numbers};
-use super::{Block, SIZES};
+use super::operands::Operands;
+use super::{Block, sizes};
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, at, map};
+use crate::abi::warpgroups::{COMPUTE_THREADS, HEAD_DIM_V, MAX_MERGED_SPLITS, map};
 use crate::gpu::shared::{load_f32, store};
 use crate::gpu::{Float4, divide, math, named_barrier, rendezvous, thread};
 
@@ -35,11 +36,17 @@ const UNROLL: usize = 12;
 /// # Safety
 /// All threads that compute reach this call after writing their rows; the arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numbers, notes: Notes, index: u32) {
-    let place = block.shared + at::STEP;
+pub(super) unsafe fn merge<E: Operands>(
+    a: &AttentionArguments,
+    block: &Block<E>,
+    numbers: &Numbers,
+    notes: Notes,
+    index: u32,
+) {
+    let place = block.shared + E::LAYOUT.steps_at;
     // SAFETY: the caller's promise. Barriers lie between what threads write and others read.
     unsafe {
-        let (per_split, _) = divide(units(a, SIZES), a.num_splits);
+        let (per_split, _) = divide(units(a, sizes::<E>()), a.num_splits);
         let words = a.page_table.wrapping_add((map::COUNT * map::BYTES) as usize).cast::<u64>();
         let word = words.add(divide(index, per_split).1 as usize);
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
@@ -50,15 +57,15 @@ pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numb
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         let mut shares = u64::from(load_f32(place).to_bits()) | u64::from(load_f32(place + 4).to_bits()) << 32;
-        let items = numbers.rows * (WIDE / PIECE);
+        let items = numbers.rows * (HEAD_DIM_V / PIECE);
         let size = divide(items + a.num_splits - 1, a.num_splits).0;
         while shares != 0 {
             let share = shares.trailing_zeros();
             shares &= shares - 1;
             let mut item = share * size + thread::thread_idx_x();
             while item < ((share + 1) * size).min(items) {
-                let row = notes.row(item / (WIDE / PIECE));
-                merge_piece(&(*row).parts, a.num_splits, item % (WIDE / PIECE) * PIECE);
+                let row = notes.row(item / (HEAD_DIM_V / PIECE));
+                merge_piece(&(*row).parts, a.num_splits, item % (HEAD_DIM_V / PIECE) * PIECE);
                 item += COMPUTE_THREADS;
             }
         }

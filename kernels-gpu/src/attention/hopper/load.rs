@@ -1,9 +1,10 @@
 //! The thread that copies K and V.
 
 use super::super::schedule::{Unit, units};
-use super::{Block, SIZES, Turn};
+use super::operands::{Copy, Operands};
+use super::{Block, Turn, sizes};
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{K_BYTES, TOKENS, V_HALF, V_TOKENS, WIDE, barrier, map};
+use crate::abi::warpgroups::{barrier, map};
 use crate::gpu::{copy, mbarrier, thread, tma};
 
 /// Copies the tiles of all the block's units, as stages of the ring become empty.
@@ -11,18 +12,19 @@ use crate::gpu::{copy, mbarrier, thread, tma};
 /// # Safety
 /// One thread calls it; the arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn run(a: &AttentionArguments, block: &Block) {
+pub(super) unsafe fn run<E: Operands>(a: &AttentionArguments, block: &Block<E>) {
     let maps = |number: u32| a.page_table.wrapping_add((number * map::BYTES) as usize).cast_const();
-    let (k_wide, k_narrow, v) = (maps(map::K_WIDE), maps(map::K_NARROW), maps(map::V));
     let policy = copy::evict_first_policy();
     // SAFETY: the caller's promise; a stage is filled when its last reader has said so.
     unsafe {
-        tma::acquire_map(k_wide);
-        tma::acquire_map(k_narrow);
-        tma::acquire_map(v);
+        for number in 0..map::COUNT {
+            if E::K.iter().chain(E::V).any(|copy| copy.map == number) {
+                tma::acquire_map(maps(number));
+            }
+        }
         let (mut index, mut tile, mut ring_parity) = (thread::block_idx_x(), 0, 1);
-        while index < units(a, SIZES) {
-            let unit = Unit::new(a, index, SIZES);
+        while index < units(a, sizes::<E>()) {
+            let unit = Unit::new(a, index, sizes::<E>());
             // Packed sequences are one.
             let batch = if a.cu_seqlens_kv.is_null() { unit.batch } else { 0 };
             mbarrier::wait(block.barrier(barrier::RING_FREE), ring_parity);
@@ -30,21 +32,26 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block) {
             let mut token = unit.begin;
             while token < unit.end {
                 let turn = Turn::of(tile);
-                let place = [0, unit.kv_head, unit.sequence.first_key + token, batch];
-                let to = block.shared + turn.offset();
+                let copy = |copy: &Copy, to: u32, full: u32| {
+                    let key = unit.sequence.first_key + token + copy.token;
+                    // The caller's promise; the box lies in the stage.
+                    tma::copy_box_4d(to + copy.to, maps(copy.map), [copy.byte, unit.kv_head, key, batch], full, policy);
+                };
+                let to = block.shared + turn.stage * E::LAYOUT.stage;
                 let full = block.barrier(barrier::K_FULL + turn.stage);
                 mbarrier::wait(block.barrier(barrier::K_EMPTY + turn.stage), turn.parity ^ 1);
-                mbarrier::arrive_expect_bytes(full, K_BYTES);
-                tma::copy_box_4d(to, k_wide, place, full, policy);
-                let [_, head, key, sequence] = place;
-                tma::copy_box_4d(to + TOKENS * WIDE, k_narrow, [WIDE, head, key, sequence], full, policy);
-                let (to, full) = (to + K_BYTES, block.barrier(barrier::V_FULL + turn.stage));
+                mbarrier::arrive_expect_bytes(full, E::LAYOUT.k_bytes);
+                for part in E::K {
+                    copy(part, to, full);
+                }
+                let (to, full) = (to + E::LAYOUT.k_bytes, block.barrier(barrier::V_FULL + turn.stage));
                 mbarrier::wait(block.barrier(barrier::V_EMPTY + turn.stage), turn.parity ^ 1);
-                mbarrier::arrive_expect_bytes(full, TOKENS * WIDE);
-                tma::copy_box_4d(to, v, place, full, policy);
-                tma::copy_box_4d(to + V_HALF, v, [0, head, key + V_TOKENS, sequence], full, policy);
+                mbarrier::arrive_expect_bytes(full, E::LAYOUT.v_bytes);
+                for part in E::V {
+                    copy(part, to, full);
+                }
                 tile += 1;
-                token += TOKENS;
+                token += E::LAYOUT.tokens;
             }
             index = index.saturating_add(thread::grid_dim_x());
         }

@@ -1,8 +1,9 @@
-//! Attention over a part of the KV by warpgroups, for e4m3 and head dims 192/128 on Hopper.
+//! Attention over a part of the KV by warpgroups, for head dims 192/128 on Hopper.
 //!
 //! Operands are exchanged: scores are `K Q^T`, outputs `V^T P^T`, so that few query rows waste little of a product,
 //! whose rows are keys (or head dims of V) and whose columns are query rows. K and Q are read from shared memory as they
-//! lie in global memory, V goes through registers, and weights through shared memory. Two warpgroups take every second
+//! lie in global memory, and so is V of 16 bits, where that of e4m3 goes through registers; weights go through shared
+//! memory. Two warpgroups take every second
 //! tile of a unit's KV and are merged at its end; one thread of a third copies ahead.
 //!
 //! There is no mask: all rows see all keys of their sequence.
@@ -11,14 +12,19 @@ mod compute;
 mod fuse;
 mod load;
 mod notes;
+mod operands;
 
 use super::schedule::Sizes;
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGE, STAGES, TOKENS, at, barrier};
+use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGES, barrier};
 use crate::gpu::{mbarrier, shared, thread, warpgroup};
+use core::marker::PhantomData;
+use operands::Operands;
 
 /// Sizes that the schedule needs.
-const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
+const fn sizes<E: Operands>() -> Sizes {
+    Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: E::LAYOUT.tokens, warp_token: 0, element: E::OPERAND.bytes() }
+}
 
 /// Registers of a thread that copies, and of one that computes: together as many as the launch has.
 const LOAD_REGISTERS: u32 = 40;
@@ -29,12 +35,14 @@ const COMPUTE_REGISTERS: u32 = 232;
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
 #[inline(always)]
-pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
+#[expect(private_bounds, reason = "a detail of these kernels")]
+pub(crate) unsafe fn warpgroups<E: Operands>(a: AttentionArguments) {
     let group = thread::thread_idx_x() / GROUP_THREADS;
     // SAFETY: the launch has this much shared memory.
-    let block = Block {
+    let block = Block::<E> {
         memory: shared::dynamic_shared_mem(),
         shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
+        element: PhantomData,
     };
     // SAFETY: one thread makes the barriers before any other uses them; the groups are whole, and give back as many
     // registers as they take.
@@ -56,17 +64,18 @@ pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
 }
 
 /// The block's shared memory.
-struct Block {
+struct Block<E> {
     memory: *mut u8,
     /// Its shared address.
     shared: u32,
+    element: PhantomData<E>,
 }
 
-impl Block {
+impl<E: Operands> Block<E> {
     /// Shared address of a barrier.
     #[inline(always)]
     fn barrier(&self, number: u32) -> u32 {
-        self.shared + at::BARRIERS + number * mbarrier::BYTES
+        self.shared + E::LAYOUT.barriers_at + number * mbarrier::BYTES
     }
 
     /// Makes the barriers: of full stages the copying thread and the bytes count, of empty ones the warps of a group.
@@ -103,11 +112,5 @@ impl Turn {
     #[inline(always)]
     fn of(tile: u32) -> Self {
         Self { stage: tile % STAGES, parity: tile / STAGES % 2 }
-    }
-
-    /// Offset of the stage in shared memory.
-    #[inline(always)]
-    fn offset(self) -> u32 {
-        self.stage * STAGE
     }
 }

@@ -3,8 +3,9 @@
 
 use super::super::output::{RowOutput, RowParts, UnitOutput};
 use super::super::schedule::Unit;
-use super::{Block, SIZES};
-use crate::abi::warpgroups::{NOTES_BYTES, ROWS, at};
+use super::Block;
+use super::operands::Operands;
+use crate::abi::warpgroups::{NOTES_BYTES, ROWS};
 use crate::gpu::thread;
 
 /// A unit's numbers.
@@ -37,8 +38,8 @@ pub(super) struct Notes {
 
 impl Notes {
     #[inline(always)]
-    pub(super) fn new(block: &Block) -> Self {
-        let numbers = block.memory.wrapping_add(at::NOTES as usize).cast::<Numbers>();
+    pub(super) fn new<E: Operands>(block: &Block<E>) -> Self {
+        let numbers = block.memory.wrapping_add(E::LAYOUT.notes_at as usize).cast::<Numbers>();
         Self { numbers, rows: numbers.wrapping_add(1).cast() }
     }
 
@@ -50,7 +51,7 @@ impl Notes {
     #[inline(always)]
     pub(super) unsafe fn write(self, unit: &Unit, output: &UnitOutput) {
         let thread = thread::thread_idx_x();
-        let rows = output.rows().min(SIZES.tile_rows);
+        let rows = output.rows().min(ROWS);
         // SAFETY: the caller's promise; one thread a place.
         unsafe {
             if thread < rows {
