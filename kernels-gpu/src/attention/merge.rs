@@ -135,15 +135,47 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
         unsafe { self.out.add(place).cast::<Float2>().write(outputs) };
     }
 
-    /// Writes maximum and sum of a warp's row.
+    /// Writes the factors of a row's outputs, which [`Self::weighed`] reads, in place of the warps' states: from its
+    /// maximum and sum in each warp, its sink, and the factor of V. Its LSE (natural).
     ///
     /// # Safety
-    /// As for [`Self::write_pair`].
+    /// `row < rows`, and there are two warps; a barrier lies between this call and those of [`Self::weighed`].
     #[cfg(splitkv_target = "sm_90a")]
     #[inline(always)]
-    pub(super) unsafe fn write_state(&self, warp: u32, row: u32, state: [f32; 2]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.state.add((warp * self.rows + row) as usize).write(state) };
+    pub(super) unsafe fn weigh(&self, row: u32, states: [[f32; 2]; WARPS], sink: f32, descale: f32) -> f32 {
+        let max = math::max(states[0][0], states[1][0]);
+        let weights = [0, 1].map(|warp| math::exp2(states[warp][0] - finite(max)));
+        let sum = math::fma(weights[1], states[1][1], weights[0] * states[0][1]);
+        let (lse, inverse) = normalise::<E>(max, sum, descale);
+        let (lse, factor) = with_sink(lse, sink);
+        // SAFETY: the caller's promise: two warps' states of the row have the place.
+        unsafe { self.factors(row).write(Float4([weights[0], weights[1], inverse, factor])) };
+        lse
+    }
+
+    /// Four normalised output dims of a row from `dim` on.
+    ///
+    /// # Safety
+    /// As for [`Self::write_pair`], and [`Self::weigh`] comes before it.
+    #[cfg(splitkv_target = "sm_90a")]
+    #[inline(always)]
+    pub(super) unsafe fn weighed(&self, row: u32, dim: u32) -> [f32; 4] {
+        let place = row as usize * Self::PITCH + dim as usize;
+        // SAFETY: the caller's promise; PITCH and dim are multiples of 4.
+        unsafe {
+            let Float4([first, second, inverse, factor]) = self.factors(row).read();
+            let x = self.out.add(place).cast::<Float4>().read().0;
+            let y = self.out.add(place + self.rows as usize * Self::PITCH).cast::<Float4>().read().0;
+            core::array::from_fn(|i| math::fma(second, y[i], first * x[i]) * inverse * factor)
+        }
+    }
+
+    /// Where the factors of a row's outputs are.
+    #[cfg(splitkv_target = "sm_90a")]
+    #[inline(always)]
+    fn factors(&self, row: u32) -> *mut Float4 {
+        const { assert!(WARPS == 2 && Self::PITCH % 4 == 0) };
+        self.state.cast::<Float4>().wrapping_add(row as usize)
     }
 
     /// Merges the warps and writes all rows.
@@ -152,22 +184,7 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
     /// The block's first `threads` threads reach this call; a barrier lies between every warp's [`Self::write`] and it.
     #[inline(always)]
     pub(super) unsafe fn write_rows(&self, output: &UnitOutput, threads: u32) {
-        // SAFETY: the caller's promise.
-        unsafe { self.write_rows_to(output.rows().min(self.rows), |row| output.row(row), output.descale, threads) }
-    }
-
-    /// As [`Self::write_rows`], of the first `rows` rows, where `target` says.
-    ///
-    /// # Safety
-    /// As for [`Self::write_rows`].
-    #[inline(always)]
-    pub(super) unsafe fn write_rows_to(
-        &self,
-        rows: u32,
-        target: impl Fn(u32) -> RowOutput,
-        descale: f32,
-        threads: u32,
-    ) {
+        let (rows, target, descale) = (output.rows().min(self.rows), |row| output.row(row), output.descale);
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
         let mut item = warp::per_lane(thread::thread_idx_x());

@@ -192,6 +192,13 @@ impl Sizes {
         a.status.cast::<u32>().wrapping_add(1 + (row_block * a.kv_heads + unit.kv_head) as usize)
     }
 
+    /// Units of each split where there is no table.
+    #[cfg(splitkv_target = "sm_90a")]
+    #[inline(always)]
+    pub(super) fn units_of_split(self, a: &AttentionArguments) -> u32 {
+        a.batch * self.m_blocks(a) * a.kv_heads
+    }
+
     /// Units of a KV head and an entry: blocks of the rows of the longest sequence.
     #[inline(always)]
     fn m_blocks(self, a: &AttentionArguments) -> u32 {

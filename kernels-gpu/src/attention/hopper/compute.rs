@@ -89,11 +89,15 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
         // SAFETY: the index is in range; the caller's promise. All threads walk the same units.
         unsafe {
             let unit = Unit::new(a, index, SIZES);
-            let scale = descale::of_scores::<E4m3>(a, &unit);
-            load_query(&QueryRows { a: *a, unit, element: 1 }, block);
+            // Else what depends on it alone is computed before the loop, and takes registers that it has not.
+            let thread = opaque(thread::thread_idx_x());
+            // What comes from memory is all under way before any of it is waited for.
+            let (scale, v_scale) = (descale::of_scores::<E4m3>(a, &unit), descale::of_v::<E4m3>(a, &unit));
+            let query = load_query(&QueryRows { a: *a, unit, element: 1 }, thread);
             let notes = Notes::new(block);
-            let output = UnitOutput::new(*a, unit, SIZES.table(a), descale::of_v::<E4m3>(a, &unit));
-            notes.write(&unit, &output);
+            let output = UnitOutput::new(*a, unit, SIZES.table(a), v_scale);
+            notes.write(a, &unit, &output, index);
+            store_query(&query, block, thread);
             mbarrier::fence_async_proxy();
             named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
             let mut state = State { out: [0.0; 2 * ELEMENTS], offset: [0.0; COLUMNS], sum: [0.0; COLUMNS] };
@@ -110,30 +114,43 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
             first_tile += numbers.tokens.div_ceil(TOKENS);
             write(&state, block, &lane, group, &numbers, notes);
             if a.page_table_stride != 0 {
-                fuse::merge(a, block, &numbers, notes, index);
+                fuse::merge(a, block, &numbers, notes);
             }
-            // The next unit's notes, and query rows, may be written.
-            named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+            index = index.saturating_add(thread::grid_dim_x());
+            if index < units(a, SIZES) {
+                // The copying thread may fill the ring; the next unit's notes, and query rows, may be written.
+                mbarrier::fence_async_proxy();
+                warp::sync_warp();
+                if warp::lane_id() == 0 {
+                    mbarrier::arrive(block.barrier(barrier::RING_FREE));
+                }
+                named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+            }
         }
-        index = index.saturating_add(thread::grid_dim_x());
     }
 }
 
-/// Copies the unit's query rows to shared memory, swizzled as products want them; rows that do not exist become zeros.
+/// Bytes of query rows that a thread copies at once, and how often it does.
+const PIECE: u32 = 16;
+const PIECES: u32 = (WIDE + NARROW) / PIECE;
+const ITEMS: usize = (ROWS * PIECES).div_ceil(COMPUTE_THREADS) as usize;
+
+/// Row and piece in it of a thread's item `i`.
+#[inline(always)]
+fn query_item(thread: u32, i: usize) -> (u32, u32) {
+    let item = thread + i as u32 * COMPUTE_THREADS;
+    (item / PIECES, item % PIECES)
+}
+
+/// Loads the thread's pieces of the unit's query rows; rows that do not exist are zeros.
 ///
 /// # Safety
-/// All threads that compute reach this call, and no product reads the rows of an earlier unit any more.
+/// The arguments are as the ABI says.
 #[inline(always)]
-unsafe fn load_query(source: &QueryRows, block: &Block) {
-    const PIECE: u32 = 16;
-    const WIDE_PIECES: u32 = WIDE / PIECE;
-    const PIECES: u32 = (WIDE + NARROW) / PIECE;
-    const ITEMS: usize = (ROWS * PIECES).div_ceil(COMPUTE_THREADS) as usize;
-    let item = |i: usize| thread::thread_idx_x() + i as u32 * COMPUTE_THREADS;
-    // All loads are under way before the first one is waited for.
+unsafe fn load_query(source: &QueryRows, thread: u32) -> [Float4; ITEMS] {
     let mut values = [Float4([0.0; 4]); ITEMS];
     for i in 0..ITEMS {
-        let (row, piece) = (item(i) / PIECES, item(i) % PIECES);
+        let (row, piece) = query_item(thread, i);
         if row < ROWS
             && let Some(start) = source.row(row)
             && piece * PIECE < source.bytes()
@@ -142,8 +159,18 @@ unsafe fn load_query(source: &QueryRows, block: &Block) {
             values[i] = unsafe { start.cast::<Float4>().add(piece as usize).read() };
         }
     }
+    values
+}
+
+/// Stores what [`load_query`] has loaded in shared memory, swizzled as products want it.
+///
+/// # Safety
+/// All threads that compute reach this call, and no product reads the rows of an earlier unit any more.
+#[inline(always)]
+unsafe fn store_query(values: &[Float4; ITEMS], block: &Block, thread: u32) {
+    const WIDE_PIECES: u32 = WIDE / PIECE;
     for i in 0..ITEMS {
-        let (row, piece) = (item(i) / PIECES, item(i) % PIECES);
+        let (row, piece) = query_item(thread, i);
         let place = if piece < WIDE_PIECES {
             row * WIDE + (piece ^ row % 8) * PIECE
         } else {
@@ -338,13 +365,16 @@ unsafe fn load_values(values: u32, lane: &Lane) -> [[[u32; 4]; 2]; 4] {
     v
 }
 
-/// Merges the warpgroups and writes the unit's rows.
+/// Merges the warpgroups and writes the unit's rows. Little is unrolled: the code is fetched for one use.
 ///
 /// # Safety
 /// All threads that compute reach this call; the notes are the unit's.
 #[inline(always)]
 unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: &Numbers, notes: Notes) {
     const GROUPS: usize = COMPUTE_GROUPS as usize;
+    // Distance of the groups' sums: threads that read both at once find them in different banks.
+    const SUMS: u32 = 32 * ROWS * 4 + 64;
+    const { assert!(at::SUMS + COMPUTE_GROUPS * SUMS <= at::QUERY && COMPUTE_GROUPS == 2) };
     // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free.
     unsafe {
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
@@ -356,33 +386,45 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
                 merge.write_pair(group, lane.place(c) / 4, dim, Float2([state.out[first], state.out[second]]));
             }
         }
-        let sums = block.shared + at::SUMS + group * 32 * ROWS * 4;
+        let sums = block.shared + at::SUMS;
         for c in 0..COLUMNS {
-            store_f32(sums + (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(c), state.sum[c]);
+            let row = (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(c);
+            store_f32(sums + group * SUMS + row, state.sum[c]);
             if lane.warp == 0 && lane.g == 0 {
                 store_f32(lane.steps + lane.place(c), state.offset[c]);
             }
         }
-        named_barrier::sync(lane.barrier, GROUP_THREADS);
-        if lane.thread < ROWS {
-            let mut sum = 0.0;
-            let mut place = sums + lane.thread * 4;
-            for _ in 0..opaque(4) {
+        named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+        // Two threads a row, one for each group.
+        let thread = opaque(thread::thread_idx_x());
+        let (row, of) = (thread / 2, thread % 2);
+        if row < ROWS.next_multiple_of(warp::SIZE / 2) {
+            let row_or_last = row.min(ROWS - 1);
+            let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
+            let end = place + 32 * ROWS * 4;
+            while place != end {
                 for i in 0..8 {
                     sum += load_f32(place + i * ROWS * 4);
                 }
-                place += 8 * ROWS * 4;
+                place = opaque(place + 8 * ROWS * 4);
             }
-            let seen = numbers.tokens > group * TOKENS;
-            let most = E4m3::HEADROOM - load_f32(lane.steps + lane.thread * 4);
-            merge.write_state(group, lane.thread, [if seen { most } else { f32::NEG_INFINITY }, sum]);
+            let offset = load_f32(block.shared + at::STEP + of * ROWS * 4 + row_or_last * 4);
+            let seen = numbers.tokens > of * TOKENS;
+            let max = if seen { E4m3::HEADROOM - offset } else { f32::NEG_INFINITY };
+            let other = [max, sum].map(|x| warp::warp_shuffle_xor(x, 1));
+            if of == 0 && row < numbers.rows {
+                let target = (*notes.row(row)).output;
+                let lse = merge.weigh(row, [[max, sum], other], target.sink, numbers.descale);
+                target.store_lse(lse);
+            }
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        merge.write_rows_to(numbers.rows, |row| (*notes.row(row)).output, numbers.descale, COMPUTE_THREADS);
-        mbarrier::fence_async_proxy();
-        warp::sync_warp();
-        if warp::lane_id() == 0 {
-            mbarrier::arrive(block.barrier(barrier::RING_FREE));
+        // A warp a row, with all its lanes.
+        let (mut row, dim) = (thread / warp::SIZE, thread % warp::SIZE * 4);
+        while row < numbers.rows {
+            let x = merge.weighed(row, dim);
+            (*notes.row(row)).output.store::<4, 1>(|_| dim, |_| x);
+            row = opaque(row + COMPUTE_THREADS / warp::SIZE);
         }
     }
 }

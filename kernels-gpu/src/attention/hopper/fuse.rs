@@ -6,15 +6,15 @@
 
 use super::super::merge::with_sink;
 use super::super::output::{LN_2, LOG2_E, RowParts};
-use super::super::schedule::units;
 use super::super::softmax::finite;
+use super::Block;
 use super::compute::BOTH_BARRIER;
-use super::notes::{Notes, Numbers};
-use super::{Block, SIZES};
+use super::notes::{Notes, Numbers, PIECE};
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, at, map};
+use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, WORD_BYTES, at, map};
+use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store};
-use crate::gpu::{Float4, divide, math, named_barrier, rendezvous, thread};
+use crate::gpu::{Float4, named_barrier, rendezvous, thread};
 
 /// What the word counts: blocks that have come, those that do not need it any more, and a bit of each share that was
 /// left to the last block.
@@ -26,44 +26,44 @@ const _: () = assert!(16 + MAX_MERGED_SPLITS <= 64 && MAX_MERGED_SPLITS < 256);
 /// How often the word is looked at before a share is left to the last block: some 50 us.
 const PATIENCE: u32 = 64;
 
-/// Output elements that a thread merges at once, and parts whose loads are under way together.
-const PIECE: u32 = 4;
-const UNROLL: usize = 12;
+/// Parts whose loads are under way together.
+const UNROLL: u32 = 12;
 
-/// Merges this block's share of unit `index`, and those that were left to it.
+/// Merges this block's share of its unit, and those that were left to it.
 ///
 /// # Safety
 /// All threads that compute reach this call after writing their rows; the arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numbers, notes: Notes, index: u32) {
+pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numbers, notes: Notes) {
     let place = block.shared + at::STEP;
+    let words = map::COUNT * map::BYTES + numbers.word * WORD_BYTES;
+    let word = a.page_table.wrapping_add(words as usize).cast::<u64>();
+    let (pieces, end) = (WIDE / PIECE, numbers.rows * (WIDE / PIECE));
+    let (thread, mut gone) = (opaque(thread::thread_idx_x()), 0);
     // SAFETY: the caller's promise. Barriers lie between what threads write and others read.
     unsafe {
-        let (per_split, _) = divide(units(a, SIZES), a.num_splits);
-        let words = a.page_table.wrapping_add((map::COUNT * map::BYTES) as usize).cast::<u64>();
-        let word = words.add(divide(index, per_split).1 as usize);
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        if thread::thread_idx_x() == 0 {
+        if thread == 0 {
             let shares = meet(word, numbers.split, a.num_splits);
+            // What it was is needed at the end alone.
+            gone = rendezvous::count(word, GONE);
             store(place, shares as u32);
             store(place + 4, (shares >> 32) as u32);
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         let mut shares = u64::from(load_f32(place).to_bits()) | u64::from(load_f32(place + 4).to_bits()) << 32;
-        let items = numbers.rows * (WIDE / PIECE);
-        let size = divide(items + a.num_splits - 1, a.num_splits).0;
         while shares != 0 {
-            let share = shares.trailing_zeros();
+            let first = shares.trailing_zeros() * numbers.share;
             shares &= shares - 1;
-            let mut item = share * size + thread::thread_idx_x();
-            while item < ((share + 1) * size).min(items) {
-                let row = notes.row(item / (WIDE / PIECE));
-                merge_piece(&(*row).parts, a.num_splits, item % (WIDE / PIECE) * PIECE);
-                item += COMPUTE_THREADS;
+            let mut item = first + thread;
+            while item < (first + numbers.share).min(end) {
+                let row = notes.row(item / pieces);
+                merge_piece(&(*row).parts, a.num_splits, item % pieces * PIECE);
+                item = opaque(item + COMPUTE_THREADS);
             }
         }
-        if thread::thread_idx_x() == 0 {
-            leave(word, a.num_splits);
+        if thread == 0 && (gone / GONE) as u32 % 256 + 1 == a.num_splits {
+            rendezvous::clear(word);
         }
     }
 }
@@ -95,25 +95,10 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
     }
 }
 
-/// Leaves the word, and clears it after the last block.
-///
-/// # Safety
-/// As for [`meet`], which comes before it.
-#[inline(always)]
-unsafe fn leave(word: *mut u64, splits: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let before = rendezvous::count(word, GONE);
-        if (before / GONE) as u32 % 256 + 1 == splits {
-            rendezvous::clear(word);
-        }
-    }
-}
-
 /// Merges the parts of four dims of a row from `dim` on.
 ///
 /// # Safety
-/// The parts are a row's, and known to this thread.
+/// The parts are a row's, `splits` of them, and known to this thread.
 #[inline(always)]
 unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     if dim >= parts.dims {
@@ -121,21 +106,22 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     }
     let (mut max, mut sum, mut out) = (f32::NEG_INFINITY, 0.0, [0.0; 4]);
     let mut first = 0;
+    let (mut next_lse, mut next_o) = (parts.lse, parts.o.wrapping_add(dim as usize));
     while first < splits {
-        let mut lse = [f32::NEG_INFINITY; UNROLL];
-        let mut o = [Float4([0.0; 4]); UNROLL];
+        let mut lse = [f32::NEG_INFINITY; UNROLL as usize];
+        let mut o = [[0.0; 4]; UNROLL as usize];
+        // Without branches: the last part stands for those that do not exist, and weighs nothing there.
         for u in 0..UNROLL {
-            let part = u64::from(first + u as u32);
-            if first + (u as u32) < splits {
-                // SAFETY: the part is one of the row's, the dims are in it.
-                unsafe {
-                    lse[u] = parts.lse.add((part * parts.lse_step) as usize).read();
-                    o[u] = parts.o.add((part * parts.o_step) as usize + dim as usize).cast::<Float4>().read();
-                }
-            }
+            let (exists, more) = (first + u < splits, first + u + 1 < splits);
+            // SAFETY: the part is one of the row's, the dims are in it.
+            let (x, y) = unsafe { (next_lse.read(), next_o.cast::<Float4>().read()) };
+            lse[u as usize] = if exists { x } else { f32::NEG_INFINITY };
+            o[u as usize] = y.0;
+            next_lse = next_lse.wrapping_add(if more { parts.lse_step as usize } else { 0 });
+            next_o = next_o.wrapping_add(if more { parts.o_step as usize } else { 0 });
         }
         let mut most = max;
-        for u in 0..UNROLL {
+        for u in 0..UNROLL as usize {
             most = math::max(most, lse[u]);
         }
         let factor = math::exp2((max - finite(most)) * LOG2_E);
@@ -143,18 +129,16 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
         for i in 0..4 {
             out[i] *= factor;
         }
-        for u in 0..UNROLL {
+        for u in 0..UNROLL as usize {
             let weight = math::exp2((lse[u] - finite(most)) * LOG2_E);
             sum += weight;
-            // A part without weight may not have been written.
-            if weight != 0.0 {
-                for i in 0..4 {
-                    out[i] = math::fma(weight, o[u].0[i], out[i]);
-                }
+            for i in 0..4 {
+                // A part without weight may not have been written.
+                out[i] = math::fma(weight, if weight != 0.0 { o[u][i] } else { 0.0 }, out[i]);
             }
         }
         max = most;
-        first += UNROLL as u32;
+        first += UNROLL;
     }
     // The sum tells, for NaN passes the maximum by.
     let (lse, inverse) = if sum == 0.0 { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };

@@ -6,20 +6,39 @@ use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{K_BYTES, TOKENS, V_HALF, V_TOKENS, WIDE, barrier, map};
 use crate::gpu::{copy, mbarrier, thread, tma};
 
+/// Address of a tensor map.
+#[inline(always)]
+fn map(a: &AttentionArguments, number: u32) -> *const u8 {
+    a.page_table.wrapping_add((number * map::BYTES) as usize).cast_const()
+}
+
+/// Makes the tensor maps known, and fetches them ahead.
+///
+/// # Safety
+/// As for [`run`], which comes after it.
+#[inline(always)]
+pub(super) unsafe fn acquire_maps(a: &AttentionArguments) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for number in [map::K_WIDE, map::K_NARROW, map::V] {
+            tma::acquire_map(map(a, number));
+        }
+        for number in [map::K_WIDE, map::K_NARROW, map::V] {
+            tma::prefetch_map(map(a, number));
+        }
+    }
+}
+
 /// Copies the tiles of all the block's units, as stages of the ring become empty.
 ///
 /// # Safety
-/// One thread calls it; the arguments are as the ABI says.
+/// One thread calls it, after [`acquire_maps`]; the arguments are as the ABI says.
 #[inline(always)]
 pub(super) unsafe fn run(a: &AttentionArguments, block: &Block) {
-    let maps = |number: u32| a.page_table.wrapping_add((number * map::BYTES) as usize).cast_const();
-    let (k_wide, k_narrow, v) = (maps(map::K_WIDE), maps(map::K_NARROW), maps(map::V));
+    let (k_wide, k_narrow, v) = (map(a, map::K_WIDE), map(a, map::K_NARROW), map(a, map::V));
     let policy = copy::evict_first_policy();
     // SAFETY: the caller's promise; a stage is filled when its last reader has said so.
     unsafe {
-        tma::acquire_map(k_wide);
-        tma::acquire_map(k_narrow);
-        tma::acquire_map(v);
         let (mut index, mut tile, mut ring_parity) = (thread::block_idx_x(), 0, 1);
         while index < units(a, SIZES) {
             let unit = Unit::new(a, index, SIZES);

@@ -14,8 +14,10 @@ mod notes;
 
 use super::schedule::Sizes;
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGE, STAGES, TOKENS, at, barrier};
-use crate::gpu::{mbarrier, shared, thread, warpgroup};
+use crate::abi::warpgroups::{
+    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, ROWS, STAGE, STAGES, TOKENS, at, barrier,
+};
+use crate::gpu::{mbarrier, named_barrier, shared, thread, warp, warpgroup};
 
 /// Sizes that the schedule needs.
 const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
@@ -24,32 +26,40 @@ const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_t
 const LOAD_REGISTERS: u32 = 40;
 const COMPUTE_REGISTERS: u32 = 232;
 
+/// Number of the block's barrier at which those who compute learn that the ring's are made.
+const MADE_BARRIER: u32 = 0;
+
 /// Body of the kernel.
 ///
 /// # Safety
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
 #[inline(always)]
 pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
-    let group = thread::thread_idx_x() / GROUP_THREADS;
+    let (group, warp) = (thread::thread_idx_x() / GROUP_THREADS, thread::thread_idx_x() / warp::SIZE);
     // SAFETY: the launch has this much shared memory.
     let block = Block {
         memory: shared::dynamic_shared_mem(),
         shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
     };
-    // SAFETY: one thread makes the barriers before any other uses them; the groups are whole, and give back as many
-    // registers as they take.
+    // SAFETY: one warp makes the barriers before any other uses them, and waits for nobody; the groups are whole, and
+    // give back as many registers as they take.
     unsafe {
-        if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
-            block.make_barriers();
-        }
-        thread::sync_threads();
         if group == COMPUTE_GROUPS {
             warpgroup::give_registers::<LOAD_REGISTERS>();
-            if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
-                load::run(&a, &block);
+            if warp == COMPUTE_THREADS / warp::SIZE {
+                if warp::lane_id() == 0 {
+                    load::acquire_maps(&a);
+                }
+                block.make_barriers();
+                warp::sync_warp();
+                named_barrier::arrive(MADE_BARRIER, COMPUTE_THREADS + warp::SIZE);
+                if warp::lane_id() == 0 {
+                    load::run(&a, &block);
+                }
             }
         } else {
             warpgroup::take_registers::<COMPUTE_REGISTERS>();
+            named_barrier::sync(MADE_BARRIER, COMPUTE_THREADS + warp::SIZE);
             compute::run(&a, &block, group);
         }
     }
@@ -69,22 +79,25 @@ impl Block {
         self.shared + at::BARRIERS + number * mbarrier::BYTES
     }
 
-    /// Makes the barriers: of full stages the copying thread and the bytes count, of empty ones the warps of a group.
+    /// Makes the barriers, one a lane: of full stages the copying thread and the bytes count, of empty ones the warps of
+    /// a group.
     ///
     /// # Safety
-    /// As for [`mbarrier::init`].
+    /// Every lane of one warp reaches this call; as for [`mbarrier::init`].
     #[inline(always)]
     unsafe fn make_barriers(&self) {
-        const GROUP_WARPS: u32 = 4;
-        // SAFETY: the caller's promise.
-        unsafe {
-            for stage in 0..STAGES {
-                mbarrier::init(self.barrier(barrier::K_FULL + stage), 1);
-                mbarrier::init(self.barrier(barrier::V_FULL + stage), 1);
-                mbarrier::init(self.barrier(barrier::K_EMPTY + stage), GROUP_WARPS);
-                mbarrier::init(self.barrier(barrier::V_EMPTY + stage), GROUP_WARPS);
-            }
-            mbarrier::init(self.barrier(barrier::RING_FREE), COMPUTE_GROUPS * GROUP_WARPS);
+        const GROUP_WARPS: u32 = GROUP_THREADS / warp::SIZE;
+        const { assert!(barrier::COUNT <= warp::SIZE && barrier::K_FULL < barrier::V_FULL) };
+        const { assert!(barrier::V_FULL + STAGES == barrier::K_EMPTY && barrier::RING_FREE + 1 == barrier::COUNT) };
+        let number = warp::lane_id();
+        if number < barrier::COUNT {
+            let count = match number {
+                barrier::RING_FREE => COMPUTE_GROUPS * GROUP_WARPS,
+                barrier::K_EMPTY.. => GROUP_WARPS,
+                _ => 1,
+            };
+            // SAFETY: the caller's promise.
+            unsafe { mbarrier::init(self.barrier(number), count) };
         }
         mbarrier::fence_init();
         mbarrier::fence_async_proxy();

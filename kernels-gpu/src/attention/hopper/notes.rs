@@ -3,9 +3,13 @@
 
 use super::super::output::{RowOutput, RowParts, UnitOutput};
 use super::super::schedule::Unit;
+use crate::abi::AttentionArguments;
 use super::{Block, SIZES};
-use crate::abi::warpgroups::{NOTES_BYTES, ROWS, at};
-use crate::gpu::thread;
+use crate::abi::warpgroups::{NOTES_BYTES, ROWS, WIDE, at};
+use crate::gpu::{divide, thread};
+
+/// Output elements that a thread merges at once.
+pub(super) const PIECE: u32 = 4;
 
 /// A unit's numbers.
 #[derive(Clone, Copy)]
@@ -18,6 +22,10 @@ pub(super) struct Numbers {
     pub(super) split: u32,
     /// Factor of V's values.
     pub(super) descale: f32,
+    /// Number of the word at which the blocks of the unit's splits meet.
+    pub(super) word: u32,
+    /// Pieces of output that each of them merges.
+    pub(super) share: u32,
 }
 
 /// Where a row goes.
@@ -42,13 +50,13 @@ impl Notes {
         Self { numbers, rows: numbers.wrapping_add(1).cast() }
     }
 
-    /// Notes a unit down.
+    /// Notes unit `index` down.
     ///
     /// # Safety
     /// All threads that compute reach this call, none reads an earlier unit's notes any more, and a barrier comes before
     /// they are read.
     #[inline(always)]
-    pub(super) unsafe fn write(self, unit: &Unit, output: &UnitOutput) {
+    pub(super) unsafe fn write(self, a: &AttentionArguments, unit: &Unit, output: &UnitOutput, index: u32) {
         let thread = thread::thread_idx_x();
         let rows = output.rows().min(SIZES.tile_rows);
         // SAFETY: the caller's promise; one thread a place.
@@ -59,7 +67,10 @@ impl Notes {
             }
             if thread == 0 {
                 let (tokens, split, descale) = (unit.end - unit.begin, unit.split, output.descale);
-                self.numbers.write(Numbers { rows, tokens, split, descale });
+                // Blocks merge where all sequences have the same splits, which run slowest.
+                let word = index - split * SIZES.units_of_split(a);
+                let share = divide(rows * (WIDE / PIECE) + a.num_splits - 1, a.num_splits).0;
+                self.numbers.write(Numbers { rows, tokens, split, descale, word, share });
             }
         }
     }
