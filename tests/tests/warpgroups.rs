@@ -70,8 +70,11 @@ fn heads_and_outputs() {
             let groups = [(1, 16), (2, 4), (1, 72), (1, 80), (3, 1)];
             let cases = groups.into_iter().zip(outputs.into_iter().cycle());
             let cases = cases.flat_map(|((kv_heads, group), output)| {
-                [Splits::Exact(1), Splits::Exact(3)]
-                    .map(|splits| Case { output, splits, ..of(format, 2, 3, 300, kv_heads, group) })
+                [Splits::Exact(1), Splits::Exact(3)].map(|splits| Case {
+                    output,
+                    splits,
+                    ..of(format, 2, 3, 300, kv_heads, group)
+                })
             });
             cases.collect()
         })
@@ -103,8 +106,11 @@ fn lengths() {
             let lengths = vec![0, 1, 65, 299, 300];
             let lengths = [Lengths::Host(lengths.clone()), Lengths::Device(lengths)];
             let dense = lengths.into_iter().flat_map(|lengths| {
-                [Splits::Auto, Splits::Exact(1), Splits::Exact(3)]
-                    .map(|splits| Case { splits, lengths: lengths.clone(), ..of(format, 5, 5, 300, 1, 2) })
+                [Splits::Auto, Splits::Exact(1), Splits::Exact(3)].map(|splits| Case {
+                    splits,
+                    lengths: lengths.clone(),
+                    ..of(format, 5, 5, 300, 1, 2)
+                })
             });
             let packed = [Known::Host, Known::Device].into_iter().flat_map(|known| {
                 [Splits::Auto, Splits::Exact(3)].map(|splits| Case {
@@ -130,7 +136,10 @@ fn scores_and_values() {
             let scales = [peaked, Some(0.0), Some(-0.11), Some(1e-6)];
             let by_scale = scales.map(|scale| Case { scale, ..case.clone() });
             let sink = Some(vec![Some(1.5), None, Some(-3.0)]);
-            by_scale.into_iter().chain([Case { data: Data::Ones, ..case.clone() }, Case { sink, ..case.clone() }]).collect()
+            by_scale
+                .into_iter()
+                .chain([Case { data: Data::Ones, ..case.clone() }, Case { sink, ..case.clone() }])
+                .collect()
         })
     });
 }

@@ -44,8 +44,8 @@ pub mod map {
 /// Most splits that the blocks themselves merge, where `page_table_stride` is not 0. Behind the maps lies a u64 for each
 /// sequence, block of rows and KV head, at which they meet: zero before a launch, and after it.
 pub const MAX_MERGED_SPLITS: u32 = 48;
-/// Bytes of such a word.
-pub const WORD_BYTES: u32 = 8;
+/// Bytes from one such word to the next: a line of its own for each, since blocks that wait read it again and again.
+pub const WORD_BYTES: u32 = 128;
 
 /// Bytes of what the end of a unit needs: where each row goes, and where its parts are.
 pub const NOTES_BYTES: u32 = 16 + ROWS * 112;

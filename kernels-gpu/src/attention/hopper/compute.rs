@@ -1,27 +1,22 @@
 //! The warpgroups that compute.
 
-use super::super::descale;
-use super::super::merge::Merge;
-use super::super::output::UnitOutput;
-use super::super::schedule::{QueryRows, Unit, units};
+use super::super::merge::{normalise, with_sink};
+use super::super::schedule::units;
+use super::super::softmax::finite;
 use super::notes::{Notes, Numbers};
 use super::operands::{Operands, element};
-use super::{Block, Turn, fuse, sizes};
+use super::{BOTH_BARRIER, Block, GROUP_BARRIER, HELPERS, NOTES_BARRIER, READY_BARRIER, Turn, fuse, sizes};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
-    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, HEAD_DIM_QK, HEAD_DIM_V, ROWS, SUMS_AT, barrier,
+    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, HEAD_DIM_V, ROWS, SUMS_AT, THREADS, barrier,
 };
 use crate::gpu::math::{self, opaque};
-use crate::gpu::shared::{load_f32, store, store_f32};
-use crate::gpu::tile;
+use crate::gpu::shared::{load_f32, store, store_f32, store_two_f32};
 use crate::gpu::wgmma::{ELEMENTS, Elements, PRODUCTS};
-use crate::gpu::{Float2, Float4, QuerySource, mbarrier, named_barrier, thread, warp};
+use crate::gpu::{Float2, Float4, mbarrier, named_barrier, thread, warp};
 
 /// Columns of a product that a lane holds elements of.
 pub(super) const COLUMNS: usize = ELEMENTS / 2;
-/// Numbers of the block's barriers: a warpgroup's own is its number and this, that of both comes last.
-const GROUP_BARRIER: u32 = 1;
-pub(super) const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
 
 /// Column of an element of a product: one of those that the lane has.
 const fn column(element: usize) -> usize {
@@ -71,72 +66,39 @@ pub(super) unsafe fn run<E: Operands>(a: &AttentionArguments, block: &Block<E>, 
         weights: block.shared + E::LAYOUT.weights_at + group * E::LAYOUT.weights,
         steps: block.shared + E::LAYOUT.steps_at + group * ROWS * 4,
     };
-    let tokens = E::LAYOUT.tokens;
+    let notes = Notes::new(block);
     let (mut index, mut first_tile) = (thread::block_idx_x(), 0);
     // SAFETY: the caller's promise.
     while index < unsafe { units(a, sizes::<E>()) } {
         // SAFETY: the index is in range; the caller's promise. All threads walk the same units.
         unsafe {
-            let unit = Unit::new(a, index, sizes::<E>());
-            let scale = descale::of_scores::<E>(a, &unit);
-            load_query(&QueryRows { a: *a, unit, element: E::OPERAND.bytes() }, block);
-            let notes = Notes::new(block);
-            let output = UnitOutput::new(*a, unit, sizes::<E>().table(a), descale::of_v::<E>(a, &unit));
-            notes.write(&unit, &output);
-            mbarrier::fence_async_proxy();
-            named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+            named_barrier::sync(READY_BARRIER, THREADS);
+            let Numbers { tokens, scale, .. } = notes.numbers();
             let mut state = State { out: [[0.0; ELEMENTS]; PRODUCTS], offset: [0.0; COLUMNS], sum: [0.0; COLUMNS] };
             let mut tile = first_tile + group;
-            let mut left = (unit.end - unit.begin).saturating_sub(group * tokens);
+            let mut left = tokens.saturating_sub(group * E::LAYOUT.tokens);
             let mut first = true;
             while left > 0 {
                 step(&mut state, block, &lane, Turn::of(tile), scale, left, first);
                 first = false;
                 tile += COMPUTE_GROUPS;
-                left = left.saturating_sub(COMPUTE_GROUPS * tokens);
+                left = left.saturating_sub(COMPUTE_GROUPS * E::LAYOUT.tokens);
             }
             let numbers = notes.numbers();
-            first_tile += numbers.tokens.div_ceil(tokens);
+            first_tile += numbers.tokens.div_ceil(E::LAYOUT.tokens);
             write(&state, block, &lane, group, &numbers, notes);
             if a.page_table_stride != 0 {
-                fuse::merge(a, block, &numbers, notes, index);
+                fuse::merge(a, block, &numbers, notes);
             }
-            // The next unit's notes, and query rows, may be written.
-            named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        }
-        index = index.saturating_add(thread::grid_dim_x());
-    }
-}
-
-/// Copies the unit's query rows to shared memory, swizzled as products want them; rows that do not exist become zeros.
-///
-/// # Safety
-/// All threads that compute reach this call, and no product reads the rows of an earlier unit any more.
-#[inline(always)]
-unsafe fn load_query<E: Operands>(source: &QueryRows, block: &Block<E>) {
-    const PIECE: u32 = 16;
-    // Of elements of 16 bits.
-    const MOST: usize = (ROWS * HEAD_DIM_QK * 2 / PIECE).div_ceil(COMPUTE_THREADS) as usize;
-    let items = (ROWS * E::QUERY_PIECES).div_ceil(COMPUTE_THREADS) as usize;
-    let item = |i: usize| thread::thread_idx_x() + i as u32 * COMPUTE_THREADS;
-    // All loads are under way before the first one is waited for.
-    let mut values = [Float4([0.0; 4]); MOST];
-    for i in 0..items {
-        let (row, piece) = (item(i) / E::QUERY_PIECES, item(i) % E::QUERY_PIECES);
-        if row < ROWS
-            && let Some(start) = source.row(row)
-            && piece * PIECE < source.bytes()
-        {
-            // SAFETY: the row has the piece.
-            values[i] = unsafe { start.cast::<Float4>().add(piece as usize).read() };
-        }
-    }
-    for i in 0..items {
-        let (row, piece) = (item(i) / E::QUERY_PIECES, item(i) % E::QUERY_PIECES);
-        let place = E::LAYOUT.query_at + E::query_place(row, piece);
-        if row < ROWS {
-            // SAFETY: the place lies in the query rows.
-            unsafe { block.memory.add(place as usize).cast::<Float4>().write(values[i]) };
+            index = index.saturating_add(thread::grid_dim_x());
+            if index < units(a, sizes::<E>()) {
+                // The ring may be filled again; the next unit's notes, and query rows, may be written.
+                mbarrier::fence_async_proxy();
+                warp::sync_warp();
+                if warp::lane_id() == 0 {
+                    mbarrier::arrive(block.barrier(barrier::RING_FREE));
+                }
+            }
         }
     }
 }
@@ -304,50 +266,91 @@ unsafe fn write<E: Operands>(
     numbers: &Numbers,
     notes: Notes,
 ) {
-    const GROUPS: usize = COMPUTE_GROUPS as usize;
-    // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free.
+    // Floats from one row to the next: 4 more than it has, so that a warp writes to different banks.
+    const PITCH: usize = HEAD_DIM_V as usize + 4;
+    const GROUP: usize = ROWS as usize * PITCH;
+    // Distance of the groups' sums: threads that read both at once find them in different banks.
+    const SUMS: u32 = 32 * ROWS * 4 + 64;
+    const { assert!(COMPUTE_GROUPS as usize * GROUP * 4 <= SUMS_AT as usize) };
+    const { assert!(SUMS_AT + COMPUTE_GROUPS * SUMS <= E::LAYOUT.query_at && COMPUTE_GROUPS == 2) };
+    let outputs = block.memory.cast::<f32>();
+    // A row's factors: of the groups, and of their sum.
+    let factors = block.memory.wrapping_add(E::LAYOUT.weights_at as usize).cast::<Float4>();
+    // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free. The notes have
+    // been taken then.
     unsafe {
-        named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        let merge = Merge::<E, GROUPS, { HEAD_DIM_V as usize / tile::COLUMNS }>::new(block.memory, ROWS);
+        named_barrier::sync(NOTES_BARRIER, COMPUTE_THREADS + HELPERS);
+        let (row, dim) = (lane.t as usize * 2, E::out_dim(lane) as usize);
+        let first = outputs.add(group as usize * GROUP + row * PITCH + dim);
         for p in 0..PRODUCTS {
             for c in 0..COLUMNS {
-                let (row, dim) = (lane.place(c) / 4, E::out_dim(lane, p));
-                let outputs = [state.out[p][element(c)], state.out[p][element(c) + 2]];
-                if E::DIM_STEP == 1 {
-                    merge.write_pair(group, row, dim, Float2(outputs));
+                let [x, y] = [state.out[p][element(c)], state.out[p][element(c) + 2]];
+                let place = first.add((c / 2 * 8 + c % 2) * PITCH + p * E::OUT_PRODUCT);
+                if E::OUT_STEP == 1 {
+                    place.cast::<Float2>().write(Float2([x, y]));
                 } else {
-                    merge.write_one(group, row, dim, outputs[0]);
-                    merge.write_one(group, row, dim + E::DIM_STEP, outputs[1]);
+                    place.write(x);
+                    place.add(E::OUT_STEP).write(y);
                 }
             }
         }
-        let sums = block.shared + SUMS_AT + group * 32 * ROWS * 4;
-        for c in 0..COLUMNS {
-            store_f32(sums + (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(c), state.sum[c]);
-            if lane.warp == 0 && lane.g == 0 {
-                store_f32(lane.steps + lane.place(c), state.offset[c]);
-            }
+        let sums = block.shared + SUMS_AT;
+        let place = sums + group * SUMS + (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(0);
+        for c in 0..COLUMNS / 2 {
+            store_two_f32(place + c as u32 * 32, [state.sum[2 * c], state.sum[2 * c + 1]]);
         }
-        named_barrier::sync(lane.barrier, GROUP_THREADS);
-        if lane.thread < ROWS {
-            let mut sum = 0.0;
-            let mut place = sums + lane.thread * 4;
-            for _ in 0..opaque(4) {
-                for i in 0..8 {
-                    sum += load_f32(place + i * ROWS * 4);
-                }
-                place += 8 * ROWS * 4;
+        if lane.warp == 0 && lane.g == 0 {
+            for c in 0..COLUMNS / 2 {
+                store_two_f32(lane.steps + lane.place(2 * c), [state.offset[2 * c], state.offset[2 * c + 1]]);
             }
-            let seen = numbers.tokens > group * E::LAYOUT.tokens;
-            let most = E::HEADROOM - load_f32(lane.steps + lane.thread * 4);
-            merge.write_state(group, lane.thread, [if seen { most } else { f32::NEG_INFINITY }, sum]);
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        merge.write_rows_to(numbers.rows, |row| (*notes.row(row)).output, numbers.descale, COMPUTE_THREADS);
-        mbarrier::fence_async_proxy();
-        warp::sync_warp();
-        if warp::lane_id() == 0 {
-            mbarrier::arrive(block.barrier(barrier::RING_FREE));
+        // Two threads a row, one for each group.
+        let thread = opaque(thread::thread_idx_x());
+        let (row, of) = (thread / 2, thread % 2);
+        if row < ROWS.next_multiple_of(warp::SIZE / 2) {
+            let row_or_last = row.min(ROWS - 1);
+            let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
+            for _ in 0..32 {
+                sum += load_f32(place);
+                place += ROWS * 4;
+            }
+            let offset = load_f32(block.shared + E::LAYOUT.steps_at + of * ROWS * 4 + row_or_last * 4);
+            let seen = numbers.tokens > of * E::LAYOUT.tokens;
+            let max = if seen { E::HEADROOM - offset } else { f32::NEG_INFINITY };
+            let [other_max, other_sum] = [max, sum].map(|x| warp::warp_shuffle_xor(x, 1));
+            if of == 0 && row < numbers.rows {
+                let most = math::max(max, other_max);
+                let weights = [max, other_max].map(|max| math::exp2(max - finite(most)));
+                let sum = math::fma(weights[1], other_sum, weights[0] * sum);
+                let (lse, inverse) = normalise::<E>(most, sum, numbers.descale);
+                let target = &(*notes.row(row)).output;
+                let (lse, factor) = with_sink(lse, target.sink);
+                factors.add(row as usize).write(Float4([weights[0], weights[1], inverse, factor]));
+                target.store_lse(lse);
+            }
+        }
+        named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+        // A warp a row, three of them under way together.
+        let (mut row, dim) = (thread / warp::SIZE, thread % warp::SIZE * 4);
+        while row < numbers.rows {
+            math::roll();
+            let rows = [0, 1, 2].map(|i| row + i * (COMPUTE_THREADS / warp::SIZE));
+            let values = rows.map(|row| {
+                let row = row.min(numbers.rows - 1);
+                let Float4([first, second, inverse, factor]) = factors.add(row as usize).read();
+                let x = outputs.add(row as usize * PITCH + dim as usize);
+                let (x, y) = (x.cast::<Float4>().read().0, x.add(GROUP).cast::<Float4>().read().0);
+                let value = [0, 1, 2, 3].map(|i| math::fma(second, y[i], first * x[i]) * inverse * factor);
+                ((*notes.row(row)).output, value)
+            });
+            for i in 0..rows.len() {
+                if rows[i] < numbers.rows {
+                    values[i].0.store::<4, 1>(|_| dim, |_| values[i].1);
+                }
+            }
+            row += COMPUTE_THREADS / warp::SIZE * rows.len() as u32;
+            row = opaque(row);
         }
     }
 }

@@ -4,7 +4,10 @@
 //! whose rows are keys (or head dims of V) and whose columns are query rows. K and Q are read from shared memory as they
 //! lie in global memory, and so is V of 16 bits, where that of e4m3 goes through registers; weights go through shared
 //! memory. Two warpgroups take every second
-//! tile of a unit's KV and are merged at its end; one thread of a third copies ahead.
+//! tile of a unit's KV and are merged at its end. Of a third, one thread copies tiles ahead, and the other warps copy the
+//! queries, and note down what a unit's end needs.
+//!
+//! Each launch fetches its code anew, and one of these takes 20 us: what runs once a unit is short, or runs beside.
 //!
 //! There is no mask: all rows see all keys of their sequence.
 
@@ -15,9 +18,9 @@ mod notes;
 mod operands;
 
 use super::schedule::Sizes;
-use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_GROUPS, GROUP_THREADS, ROWS, STAGES, barrier};
-use crate::gpu::{mbarrier, shared, thread, warpgroup};
+use crate::abi::warpgroups::{COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, ROWS, STAGES, barrier};
+use crate::abi::{AttentionArguments, NO_BOUND};
+use crate::gpu::{mbarrier, named_barrier, shared, thread, warp, warpgroup};
 use core::marker::PhantomData;
 use operands::Operands;
 
@@ -27,8 +30,22 @@ const fn sizes<E: Operands>() -> Sizes {
 }
 
 /// Registers of a thread that copies, and of one that computes: together as many as the launch has.
-const LOAD_REGISTERS: u32 = 40;
-const COMPUTE_REGISTERS: u32 = 232;
+const LOAD_REGISTERS: u32 = 56;
+const COMPUTE_REGISTERS: u32 = 224;
+
+/// First warp of the group that copies.
+const FIRST_WARP: u32 = COMPUTE_THREADS / warp::SIZE;
+/// Its threads that do not copy tiles.
+const HELPERS: u32 = GROUP_THREADS - warp::SIZE;
+
+/// Numbers of the block's barriers: all know that the ring's barriers are made, and the queries copied; a warpgroup's own
+/// is its number and this; that of both that compute; they and the helpers know that the notes are taken; the copying
+/// group's own.
+const READY_BARRIER: u32 = 0;
+const GROUP_BARRIER: u32 = 1;
+const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
+const NOTES_BARRIER: u32 = BOTH_BARRIER + 1;
+const COPY_BARRIER: u32 = NOTES_BARRIER + 1;
 
 /// Body of the kernel.
 ///
@@ -37,25 +54,21 @@ const COMPUTE_REGISTERS: u32 = 232;
 #[inline(always)]
 #[expect(private_bounds, reason = "a detail of these kernels")]
 pub(crate) unsafe fn warpgroups<E: Operands>(a: AttentionArguments) {
-    let group = thread::thread_idx_x() / GROUP_THREADS;
+    // There is no mask: what asks for its bounds is left out.
+    let a = AttentionArguments { window_left: NO_BOUND, window_right: NO_BOUND, ..a };
+    let (group, warp) = (thread::thread_idx_x() / GROUP_THREADS, thread::thread_idx_x() / warp::SIZE);
     // SAFETY: the launch has this much shared memory.
     let block = Block::<E> {
         memory: shared::dynamic_shared_mem(),
         shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
         element: PhantomData,
     };
-    // SAFETY: one thread makes the barriers before any other uses them; the groups are whole, and give back as many
-    // registers as they take.
+    // SAFETY: one warp makes the barriers before any other uses them: the barrier of a unit's queries comes later. The
+    // groups are whole, and give back as many registers as they take.
     unsafe {
-        if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
-            block.make_barriers();
-        }
-        thread::sync_threads();
         if group == COMPUTE_GROUPS {
             warpgroup::give_registers::<LOAD_REGISTERS>();
-            if thread::thread_idx_x() == COMPUTE_GROUPS * GROUP_THREADS {
-                load::run(&a, &block);
-            }
+            load::run(&a, &block, warp - FIRST_WARP);
         } else {
             warpgroup::take_registers::<COMPUTE_REGISTERS>();
             compute::run(&a, &block, group);
@@ -84,7 +97,7 @@ impl<E: Operands> Block<E> {
     /// As for [`mbarrier::init`].
     #[inline(always)]
     unsafe fn make_barriers(&self) {
-        const GROUP_WARPS: u32 = 4;
+        const GROUP_WARPS: u32 = GROUP_THREADS / warp::SIZE;
         // SAFETY: the caller's promise.
         unsafe {
             for stage in 0..STAGES {

@@ -1,7 +1,7 @@
 //! What differs between element types: how tiles lie in shared memory, and how scores become weights and outputs.
 
 use super::compute::{COLUMNS, Lane};
-use crate::abi::warpgroups::{COMPUTE_GROUPS, HEAD_DIM_QK, HEAD_DIM_V, Layout, NARROW, ROWS, WIDE, map};
+use crate::abi::warpgroups::{HEAD_DIM_QK, HEAD_DIM_V, Layout, NARROW, ROWS, WIDE, map};
 use crate::gpu::shared::store;
 use crate::gpu::tile::{Bf16, E4m3, Element, F16};
 use crate::gpu::wgmma::{self, ELEMENTS, Elements, PRODUCTS, Swizzle, descriptor};
@@ -35,21 +35,31 @@ pub(super) trait Operands: Element {
     /// The boxes of K, and of V.
     const K: &[Copy];
     const V: &[Copy];
-    /// Distance of the head dims that a lane's two elements of a column of the outputs belong to.
-    const DIM_STEP: u32;
+    /// Head dims from a lane's first element of a column of the outputs to its second one, and to the other product's.
+    const OUT_STEP: usize;
+    const OUT_PRODUCT: usize;
     /// A lane's part of a tile of V, where it goes through registers.
     type Values;
     /// Whether it does: then V is not read any more once [`Self::load_values`] is done everywhere.
     const THROUGH_REGISTERS: bool;
 
+    /// Whether tensor map number `map` copies something.
+    #[inline(always)]
+    fn copies_by(map: u32) -> bool {
+        (Self::K.iter().chain(Self::V)).any(|copy| copy.map == map)
+    }
+
     /// Place of a piece of a query row behind the first row's.
     fn query_place(row: u32, piece: u32) -> u32;
+
+    /// Distance of the same piece eight rows on.
+    fn query_step(piece: u32) -> u32;
 
     /// Place of a word of a row of V behind the first row's.
     fn value_place(row: u32, word: u32) -> u32;
 
-    /// Head dim that the lane's first element of a column stands for in product `product` of the outputs.
-    fn out_dim(lane: &Lane, product: usize) -> u32;
+    /// Head dim that the lane's first element of a column stands for in the first product of the outputs.
+    fn out_dim(lane: &Lane) -> u32;
 
     /// Scores of the stage's keys with the query rows, from their shared addresses.
     ///
@@ -76,6 +86,9 @@ pub(super) trait Operands: Element {
     unsafe fn add_outputs(out: &mut Elements, v: &Self::Values, values: u32, weights: u32);
 }
 
+/// Pieces of 16 bytes of a wide piece of a row.
+const WIDE_PIECES: u32 = WIDE / 16;
+
 /// Element of a product's column `c`: of key (or head dim) `g`. Two behind lies that of `8 + g`.
 pub(super) const fn element(c: usize) -> usize {
     c / 2 * 4 + c % 2
@@ -95,13 +108,13 @@ impl Operands for E4m3 {
         Copy { map: map::V, to: 0, byte: 0, token: 0 },
         Copy { map: map::V, to: Self::LAYOUT.v_box, byte: 0, token: Self::LAYOUT.v_tokens },
     ];
-    const DIM_STEP: u32 = 1;
+    const OUT_STEP: usize = 1;
+    const OUT_PRODUCT: usize = 16;
     type Values = [[[u32; 4]; 2]; 4];
     const THROUGH_REGISTERS: bool = true;
 
     #[inline(always)]
     fn query_place(row: u32, piece: u32) -> u32 {
-        const WIDE_PIECES: u32 = WIDE / 16;
         if piece < WIDE_PIECES {
             row * WIDE + (piece ^ row % 8) * 16
         } else {
@@ -110,13 +123,18 @@ impl Operands for E4m3 {
     }
 
     #[inline(always)]
+    fn query_step(piece: u32) -> u32 {
+        8 * if piece < WIDE_PIECES { WIDE } else { NARROW }
+    }
+
+    #[inline(always)]
     fn value_place(row: u32, word: u32) -> u32 {
         row / Self::LAYOUT.v_tokens * Self::LAYOUT.v_box + row % Self::LAYOUT.v_tokens * WIDE + word * 4
     }
 
     #[inline(always)]
-    fn out_dim(lane: &Lane, product: usize) -> u32 {
-        lane.warp * 32 + product as u32 * 16 + lane.g * 2
+    fn out_dim(lane: &Lane) -> u32 {
+        lane.warp * 32 + lane.g * 2
     }
 
     #[inline(always)]
@@ -203,13 +221,19 @@ macro_rules! operands_of_16_bits {
                 Copy { map: map::V, to: 0, byte: 0, token: 0 },
                 Copy { map: map::V, to: Self::LAYOUT.v_box, byte: WIDE, token: 0 },
             ];
-            const DIM_STEP: u32 = 8;
+            const OUT_STEP: usize = 8;
+            const OUT_PRODUCT: usize = 64;
             type Values = ();
             const THROUGH_REGISTERS: bool = false;
 
             #[inline(always)]
             fn query_place(row: u32, piece: u32) -> u32 {
-                piece / 8 * ROWS * WIDE + row * WIDE + (piece % 8 ^ row % 8) * 16
+                (piece / WIDE_PIECES * ROWS + row) * WIDE + (piece % WIDE_PIECES ^ row % 8) * 16
+            }
+
+            #[inline(always)]
+            fn query_step(_piece: u32) -> u32 {
+                8 * WIDE
             }
 
             #[inline(always)]
@@ -218,8 +242,8 @@ macro_rules! operands_of_16_bits {
             }
 
             #[inline(always)]
-            fn out_dim(lane: &Lane, product: usize) -> u32 {
-                product as u32 * 64 + lane.warp * 16 + lane.g
+            fn out_dim(lane: &Lane) -> u32 {
+                lane.warp * 16 + lane.g
             }
 
             #[inline(always)]
