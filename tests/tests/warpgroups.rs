@@ -1,6 +1,8 @@
 //! Kernels of warpgroups over 16-bit types: what is asked of them beside the properties that all kernels have. (Those of
 //! e4m3 are among what `fp8.rs` asks.)
 
+use std::sync::Mutex;
+
 use kernels_gpu::abi::{BlockShape, Target};
 use splitkv_tests::case::{Case, Data, Known, Kv, Lengths, Queries, Shape, Splits};
 use splitkv_tests::compare::compare;
@@ -11,8 +13,12 @@ use splitkv_tests::site::{self, Site};
 
 const FORMATS: [Format; 2] = [Format::Bf16, Format::F16];
 
+/// While a GPU's stream is captured, no other thread may wait for the device, as copies do: there, one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs the body where there are such kernels.
 fn suite(name: &str, body: impl Fn(&Site) -> usize) {
+    let _alone = site::sites().iter().any(|site| !site.is_emulated()).then(|| ALONE.lock());
     site::suite(name, |site| if site.device.props().target == Target::Sm90a { body(site) } else { 0 });
 }
 

@@ -31,8 +31,8 @@ impl Maps {
             tensor_map(if tensor.elements() == 0 { inputs.q } else { tensor }, box_bytes, tokens)
         };
         let mut maps = [TensorMap::default(); map::COUNT as usize];
-        maps[map::K_WIDE as usize] = of(inputs.k, WIDE, layout.tokens);
-        maps[map::K_NARROW as usize] = of(inputs.k, NARROW, layout.tokens);
+        maps[map::K_WIDE as usize] = of(inputs.k, WIDE, layout.k_tokens);
+        maps[map::K_NARROW as usize] = of(inputs.k, NARROW, layout.k_tokens);
         maps[map::V as usize] = of(inputs.v, WIDE, layout.v_tokens);
         let known = self.0.iter().position(|(known, _)| *known == maps);
         let buffer = match known {

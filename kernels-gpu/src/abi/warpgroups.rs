@@ -29,9 +29,9 @@ pub const NARROW: u32 = 64;
 /// Tensor maps that the kernel finds behind `page_table`, of 128 bytes each. All have four dims: bytes of a row, KV
 /// heads, tokens, sequences (one where they are packed).
 pub mod map {
-    /// Wide pieces of K: boxes of `WIDE` x 1 x `tokens` x 1.
+    /// Wide pieces of K: boxes of `WIDE` x 1 x `k_tokens` x 1.
     pub const K_WIDE: u32 = 0;
-    /// Narrow pieces of K: boxes of `NARROW` x 1 x `tokens` x 1.
+    /// Narrow pieces of K: boxes of `NARROW` x 1 x `k_tokens` x 1.
     pub const K_NARROW: u32 = 1;
     /// V: boxes of `WIDE` x 1 x `v_tokens` x 1.
     pub const V: u32 = 2;
@@ -55,10 +55,11 @@ pub const NOTES_BYTES: u32 = 16 + ROWS * 112;
 pub struct Layout {
     /// KV tokens of a tile.
     pub tokens: u32,
-    /// KV tokens of a box of V.
+    /// KV tokens of a box of K, and of V.
+    pub k_tokens: u32,
     pub v_tokens: u32,
-    /// Distance of the boxes of V in a stage.
-    pub v_box: u32,
+    /// Distance of the parts of V in a stage: halves of the tile's tokens, or of the head dims.
+    pub v_part: u32,
     /// Bytes of K in a stage, piece by piece; V lies behind.
     pub k_bytes: u32,
     /// Bytes of V in a stage.
@@ -93,23 +94,23 @@ impl Layout {
         match operand {
             // Weights lie in blocks of 16 keys (of all rows), 16 bytes apart, so that a warp writes to different banks.
             // V's halves are read at once, one token of either in turn: four rows apart, they lie in different banks.
-            Operand::E4m3 => Self::new(operand, 128, 64, 64 * WIDE + 512, ROWS * 16 + 16, 16),
-            // Weights lie in blocks of 8 keys, rows in eights of 16 bytes; V in boxes of 64 head dims.
-            Operand::Bf16 | Operand::F16 => Self::new(operand, 64, 64, 64 * WIDE, ROWS * 16, 8),
+            Operand::E4m3 => Self::new(operand, 128, [128, 64], 64 * WIDE + 512, ROWS * 16 + 16, 16),
+            // Weights lie in blocks of 8 keys, rows in eights of 16 bytes; V in parts of 64 head dims.
+            Operand::Bf16 | Operand::F16 => Self::new(operand, 64, [64, 64], 64 * WIDE, ROWS * 16, 8),
         }
     }
 
     const fn new(
         operand: Operand,
         tokens: u32,
-        v_tokens: u32,
-        v_box: u32,
+        [k_tokens, v_tokens]: [u32; 2],
+        v_part: u32,
         weight_block: u32,
         weight_block_tokens: u32,
     ) -> Self {
         let k_bytes = tokens * HEAD_DIM_QK * operand.bytes();
         let v_bytes = tokens * HEAD_DIM_V * operand.bytes();
-        let stage = (k_bytes + v_bytes / (v_tokens * WIDE) * v_box).next_multiple_of(1024);
+        let stage = (k_bytes + 2 * v_part).next_multiple_of(1024);
         let weights = tokens / weight_block_tokens * weight_block;
         assert!(weights >= 32 * ROWS * 4, "a buffer for maxima");
         let query_at = STAGES * stage;
@@ -121,8 +122,9 @@ impl Layout {
         let end = notes_at + NOTES_BYTES;
         Self {
             tokens,
+            k_tokens,
             v_tokens,
-            v_box,
+            v_part,
             k_bytes,
             v_bytes,
             stage,

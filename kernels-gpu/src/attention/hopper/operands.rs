@@ -1,6 +1,7 @@
 //! What differs between element types: how tiles lie in shared memory, and how scores become weights and outputs.
 
 use super::compute::{COLUMNS, Lane};
+use crate::abi::Operand;
 use crate::abi::warpgroups::{HEAD_DIM_QK, HEAD_DIM_V, Layout, NARROW, ROWS, WIDE, map};
 use crate::gpu::shared::store;
 use crate::gpu::tile::{Bf16, E4m3, Element, F16};
@@ -8,6 +9,7 @@ use crate::gpu::wgmma::{self, ELEMENTS, Elements, PRODUCTS, Swizzle, descriptor}
 use crate::gpu::{math, matrix, warp};
 
 /// A box that a tensor map copies for a tile.
+#[derive(Clone, Copy)]
 pub(super) struct Copy {
     /// Number of the map.
     pub(super) map: u32,
@@ -106,7 +108,7 @@ impl Operands for E4m3 {
     ];
     const V: &[Copy] = &[
         Copy { map: map::V, to: 0, byte: 0, token: 0 },
-        Copy { map: map::V, to: Self::LAYOUT.v_box, byte: 0, token: Self::LAYOUT.v_tokens },
+        Copy { map: map::V, to: Self::LAYOUT.v_part, byte: 0, token: Self::LAYOUT.v_tokens },
     ];
     const OUT_STEP: usize = 1;
     const OUT_PRODUCT: usize = 16;
@@ -129,7 +131,7 @@ impl Operands for E4m3 {
 
     #[inline(always)]
     fn value_place(row: u32, word: u32) -> u32 {
-        row / Self::LAYOUT.v_tokens * Self::LAYOUT.v_box + row % Self::LAYOUT.v_tokens * WIDE + word * 4
+        row / Self::LAYOUT.v_tokens * Self::LAYOUT.v_part + row % Self::LAYOUT.v_tokens * WIDE + word * 4
     }
 
     #[inline(always)]
@@ -176,8 +178,8 @@ impl Operands for E4m3 {
         // Rows of the matrices: of either half in turn.
         let (number, row) = (warp::lane_id() / 8, warp::lane_id() % 8);
         let (half, row) = (row % 2, row / 2 + number % 2 * 8 + number / 2 * 4);
-        let swizzle = (row + half * (Self::LAYOUT.v_box / WIDE)) % 8;
-        let start = values + half * Self::LAYOUT.v_box + row * WIDE;
+        let swizzle = (row + half * (Self::LAYOUT.v_part / WIDE)) % 8;
+        let start = values + half * Self::LAYOUT.v_part + row * WIDE;
         let mut v = [[[0; 4]; 2]; 4];
         for s in 0..4 {
             for p in 0..2 {
@@ -204,6 +206,25 @@ impl Operands for E4m3 {
     }
 }
 
+/// The layout of 16-bit types, and the boxes of their tiles.
+const HALVES: Layout = Layout::of(Operand::Bf16);
+const K_BOXES: usize = (HALVES.k_bytes / (HALVES.k_tokens * WIDE)) as usize;
+const V_BOXES: usize = (HALVES.v_bytes / (HALVES.v_tokens * WIDE)) as usize;
+
+/// Boxes of `tokens` tokens by map `map`: all pieces of 64 head dims of some tokens, then of the next ones, so that what
+/// lies together is read together. Pieces lie `piece` bytes apart in the stage.
+const fn boxes<const N: usize>(map: u32, tokens: u32, piece: u32) -> [Copy; N] {
+    let pieces = N as u32 * tokens / HALVES.tokens;
+    let mut boxes = [Copy { map, to: 0, byte: 0, token: 0 }; N];
+    let mut i = 0;
+    while i < N {
+        let (number, token) = (i as u32 % pieces, i as u32 / pieces * tokens);
+        boxes[i] = Copy { map, to: number * piece + token * WIDE, byte: number * WIDE, token };
+        i += 1;
+    }
+    boxes
+}
+
 /// All operands lie as in global memory, in pieces of 64 head dims: the products transpose V and the weights. Of V,
 /// product `p` has head dims `64 p` to `64 p + 63`.
 macro_rules! operands_of_16_bits {
@@ -212,15 +233,8 @@ macro_rules! operands_of_16_bits {
             const LARGEST: f32 = 0.0;
             // Far below the largest of binary16.
             const MOST: f32 = 8.0;
-            const K: &[Copy] = &[
-                Copy { map: map::K_WIDE, to: 0, byte: 0, token: 0 },
-                Copy { map: map::K_WIDE, to: Self::LAYOUT.tokens * WIDE, byte: WIDE, token: 0 },
-                Copy { map: map::K_WIDE, to: 2 * Self::LAYOUT.tokens * WIDE, byte: 2 * WIDE, token: 0 },
-            ];
-            const V: &[Copy] = &[
-                Copy { map: map::V, to: 0, byte: 0, token: 0 },
-                Copy { map: map::V, to: Self::LAYOUT.v_box, byte: WIDE, token: 0 },
-            ];
+            const K: &[Copy] = &boxes::<K_BOXES>(map::K_WIDE, HALVES.k_tokens, HALVES.tokens * WIDE);
+            const V: &[Copy] = &boxes::<V_BOXES>(map::V, HALVES.v_tokens, HALVES.v_part);
             const OUT_STEP: usize = 8;
             const OUT_PRODUCT: usize = 64;
             type Values = ();
@@ -238,7 +252,7 @@ macro_rules! operands_of_16_bits {
 
             #[inline(always)]
             fn value_place(row: u32, word: u32) -> u32 {
-                word / (WIDE / 4) * Self::LAYOUT.v_box + row * WIDE + word % (WIDE / 4) * 4
+                word / (WIDE / 4) * Self::LAYOUT.v_part + row * WIDE + word % (WIDE / 4) * 4
             }
 
             #[inline(always)]
@@ -282,7 +296,7 @@ macro_rules! operands_of_16_bits {
                 unsafe {
                     wgmma::$add_outputs(
                         out,
-                        descriptor(values, Self::LAYOUT.v_box, 8 * WIDE, Swizzle::Span128),
+                        descriptor(values, Self::LAYOUT.v_part, 8 * WIDE, Swizzle::Span128),
                         descriptor(weights, Self::LAYOUT.weight_block, 128, Swizzle::None),
                     );
                 }

@@ -282,7 +282,7 @@ const _: () = {
     let layout = Layout::of(Operand::Bf16);
     let [piece, rows] = [layout.tokens * WIDE, ROWS * WIDE];
     assert!(piece / 16 == 512 && rows / 16 == 576, "as the assembly says");
-    assert!(layout.v_box / 16 == 512 && 2 * layout.weight_block / 16 == 144, "as the assembly says");
+    assert!(layout.v_part / 16 == 512 && 2 * layout.weight_block / 16 == 144, "as the assembly says");
 };
 
 macro_rules! products_of_16_bits {
