@@ -95,8 +95,9 @@ impl Layout {
             // Weights lie in blocks of 16 keys (of all rows), 16 bytes apart, so that a warp writes to different banks.
             // V's halves are read at once, one token of either in turn: four rows apart, they lie in different banks.
             Operand::E4m3 => Self::new(operand, 128, [128, 64], 64 * WIDE + 512, ROWS * 16 + 16, 16),
-            // Weights lie in blocks of 8 keys, rows in eights of 16 bytes; V in parts of 64 head dims.
-            Operand::Bf16 | Operand::F16 => Self::new(operand, 64, [64, 64], 64 * WIDE, ROWS * 16, 8),
+            // Weights lie in blocks of 8 keys, rows in eights of 16 bytes; V in parts of 64 head dims. Boxes of few tokens
+            // read whole rows of memory sooner; of fewer than 16, one thread copies too few bytes at a time.
+            Operand::Bf16 | Operand::F16 => Self::new(operand, 64, [16, 16], 64 * WIDE, ROWS * 16, 8),
         }
     }
 
