@@ -55,8 +55,9 @@ pub const NOTES_BYTES: u32 = 16 + ROWS * 112;
 pub struct Layout {
     /// KV tokens of a tile.
     pub tokens: u32,
-    /// KV tokens of a box of K, and of V.
+    /// KV tokens of a box of K.
     pub k_tokens: u32,
+    /// KV tokens of a box of V.
     pub v_tokens: u32,
     /// Distance of the parts of V in a stage: halves of the tile's tokens, or of the head dims.
     pub v_part: u32,

@@ -57,12 +57,10 @@ pub(crate) unsafe fn warpgroups<E: Operands>(a: AttentionArguments) {
     // There is no mask: what asks for its bounds is left out.
     let a = AttentionArguments { window_left: NO_BOUND, window_right: NO_BOUND, ..a };
     let (group, warp) = (thread::thread_idx_x() / GROUP_THREADS, thread::thread_idx_x() / warp::SIZE);
+    let memory = shared::dynamic_shared_mem();
     // SAFETY: the launch has this much shared memory.
-    let block = Block::<E> {
-        memory: shared::dynamic_shared_mem(),
-        shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
-        element: PhantomData,
-    };
+    let shared = unsafe { shared::address(memory) };
+    let block = Block::<E> { memory, shared, element: PhantomData };
     // SAFETY: one warp makes the barriers before any other uses them: the barrier of a unit's queries comes later. The
     // groups are whole, and give back as many registers as they take.
     unsafe {

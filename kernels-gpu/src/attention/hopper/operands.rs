@@ -118,9 +118,9 @@ impl Operands for E4m3 {
     #[inline(always)]
     fn query_place(row: u32, piece: u32) -> u32 {
         if piece < WIDE_PIECES {
-            row * WIDE + (piece ^ row % 8) * 16
+            row * WIDE + (piece ^ (row % 8)) * 16
         } else {
-            ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * 16
+            ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ (row / 2 % 4)) * 16
         }
     }
 
@@ -242,7 +242,7 @@ macro_rules! operands_of_16_bits {
 
             #[inline(always)]
             fn query_place(row: u32, piece: u32) -> u32 {
-                (piece / WIDE_PIECES * ROWS + row) * WIDE + (piece % WIDE_PIECES ^ row % 8) * 16
+                (piece / WIDE_PIECES * ROWS + row) * WIDE + ((piece % WIDE_PIECES) ^ (row % 8)) * 16
             }
 
             #[inline(always)]
