@@ -296,6 +296,8 @@ macro_rules! for_each_kernel {
             attention attention_e4m3_d192x128_sharedkv_q1, attention_e4m3_d192x128_sharedkv_q1_paged: E4m3, 192, 128, SharedKv, 1;
             attention attention_e4m3_d192_splitkv_q1, attention_e4m3_d192_splitkv_q1_paged: E4m3, 192, 192, SplitKv, 1;
             attention attention_e4m3_d192_sharedkv_q1, attention_e4m3_d192_sharedkv_q1_paged: E4m3, 192, 192, SharedKv, 1;
+            warpgroups attention_bf16_d192x128_warpgroups_q1: Bf16, 192, 128, 1;
+            warpgroups attention_f16_d192x128_warpgroups_q1: F16, 192, 128, 1;
             warpgroups attention_e4m3_d192x128_warpgroups_q1: E4m3, 192, 128, 1;
             tcgen05 attention_bf16_d64_tcgen05_q1, attention_bf16_d64_tcgen05_q1_paged: Bf16, 64, 64, 1;
             tcgen05 attention_bf16_d64_tcgen05_q2, attention_bf16_d64_tcgen05_q2_paged: Bf16, 64, 64, 2;

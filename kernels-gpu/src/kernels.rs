@@ -54,7 +54,7 @@ macro_rules! attention {
     ($name:ident: $operand:ident, $qk:literal, $v:literal, $q_tiles:literal) => {
         attention_arguments!(kernel! $name ({
             const { assert!(Geometry::of(VENDOR, Operand::$operand, $qk, $v, BlockShape::Warpgroups, $q_tiles).stages > 0) };
-            attention::warpgroups
+            attention::warpgroups::<tile::$operand>
         }) AttentionArguments);
     };
 }

@@ -3,7 +3,7 @@
 //! with.
 
 use kernels_gpu::abi::BlockShape;
-use kernels_gpu::abi::warpgroups::{NARROW, TOKENS, V_TOKENS, WIDE, WORD_BYTES, map};
+use kernels_gpu::abi::warpgroups::{Layout, NARROW, WIDE, WORD_BYTES, map};
 
 use crate::driver::TensorMap;
 use crate::stream::Held;
@@ -22,17 +22,18 @@ impl Maps {
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) where the driver makes none; what the driver says.
     pub(super) fn find(&mut self, device: &Device, plan: &Plan, inputs: &Inputs<'_>) -> Result<Option<(u64, Held)>> {
-        if plan.block_shape() != BlockShape::Warpgroups {
-            return Ok(None);
-        }
+        let layout = match plan.problem().dtype.operand() {
+            Some(operand) if plan.block_shape() == BlockShape::Warpgroups => Layout::of(operand),
+            _ => return Ok(None),
+        };
         // Nothing is read of a tensor without elements: any map will do.
         let of = |tensor: &Tensor, box_bytes, tokens| {
             tensor_map(if tensor.elements() == 0 { inputs.q } else { tensor }, box_bytes, tokens)
         };
         let mut maps = [TensorMap::default(); map::COUNT as usize];
-        maps[map::K_WIDE as usize] = of(inputs.k, WIDE, TOKENS);
-        maps[map::K_NARROW as usize] = of(inputs.k, NARROW, TOKENS);
-        maps[map::V as usize] = of(inputs.v, WIDE, V_TOKENS);
+        maps[map::K_WIDE as usize] = of(inputs.k, WIDE, layout.k_tokens);
+        maps[map::K_NARROW as usize] = of(inputs.k, NARROW, layout.k_tokens);
+        maps[map::V as usize] = of(inputs.v, WIDE, layout.v_tokens);
         let known = self.0.iter().position(|(known, _)| *known == maps);
         let buffer = match known {
             Some(index) => &self.0[index].1,
@@ -55,18 +56,20 @@ impl Maps {
     }
 }
 
-/// The map by which rows of 8-bit elements are copied, `box_bytes` of each of `tokens` tokens at once, and swizzled over
+/// The map by which rows of bytes are copied, `box_bytes` of each of `tokens` tokens at once, and swizzled over
 /// as many bytes.
 fn tensor_map(tensor: &Tensor, box_bytes: u32, tokens: u32) -> TensorMap {
-    let [batch, seq, head] = super::strides(tensor);
+    let size = tensor.dtype().size_of() as u64;
+    let [batch, seq, head] = super::strides(tensor).map(|stride| stride * size);
     let (sequences, shape) = match *tensor.shape() {
         [batch, seq, heads, dim] => (batch, [seq, heads, dim]),
         [seq, heads, dim] => (1, [seq, heads, dim]),
         _ => unreachable!("shapes were checked"),
     };
     let [seqs, heads, dim] = shape.map(|size| size as u64);
+    let dim = dim * size;
     // The stride of a dimension of size 1 leads nowhere, and may be anything.
-    let stride = |size: u64, stride: u64| if size > 1 { stride } else { dim.next_multiple_of(16) };
+    let stride = |count: u64, stride: u64| if count > 1 { stride } else { dim.next_multiple_of(16) };
     TensorMap {
         address: tensor.address(),
         dims: [dim, heads, seqs, sequences as u64],

@@ -1,11 +1,9 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, LOG2_E, RowOutput, UnitOutput, store_floats};
+use super::output::{LN_2, LOG2_E, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
-#[cfg(splitkv_target = "sm_90a")]
-use crate::gpu::Float2;
 use crate::gpu::tile::{self, Element, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
 use core::marker::PhantomData;
@@ -123,51 +121,13 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
         }
     }
 
-    /// Writes the outputs of two dims of a warp's row from `dim` on.
-    ///
-    /// # Safety
-    /// The row is one of warp `warp`'s, the dims are below `DIMS`, the first one even; as for [`Self::write`].
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    pub(super) unsafe fn write_pair(&self, warp: u32, row: u32, dim: u32, outputs: Float2) {
-        let place = (warp * self.rows + row) as usize * Self::PITCH + dim as usize;
-        // SAFETY: the caller's promise.
-        unsafe { self.out.add(place).cast::<Float2>().write(outputs) };
-    }
-
-    /// Writes maximum and sum of a warp's row.
-    ///
-    /// # Safety
-    /// As for [`Self::write_pair`].
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    pub(super) unsafe fn write_state(&self, warp: u32, row: u32, state: [f32; 2]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.state.add((warp * self.rows + row) as usize).write(state) };
-    }
-
     /// Merges the warps and writes all rows.
     ///
     /// # Safety
     /// The block's first `threads` threads reach this call; a barrier lies between every warp's [`Self::write`] and it.
     #[inline(always)]
     pub(super) unsafe fn write_rows(&self, output: &UnitOutput, threads: u32) {
-        // SAFETY: the caller's promise.
-        unsafe { self.write_rows_to(output.rows().min(self.rows), |row| output.row(row), output.descale, threads) }
-    }
-
-    /// As [`Self::write_rows`], of the first `rows` rows, where `target` says.
-    ///
-    /// # Safety
-    /// As for [`Self::write_rows`].
-    #[inline(always)]
-    pub(super) unsafe fn write_rows_to(
-        &self,
-        rows: u32,
-        target: impl Fn(u32) -> RowOutput,
-        descale: f32,
-        threads: u32,
-    ) {
+        let rows = output.rows().min(self.rows);
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
         let mut item = warp::per_lane(thread::thread_idx_x());
@@ -175,12 +135,11 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let target = target(row);
-                let (x, lse) = self.read(row, dim, target.sink, descale);
-                let row = target;
-                row.store::<4, 1>(|_| dim, |_| x);
+                let target = output.row(row);
+                let (x, lse) = self.read(row, dim, target.sink, output.descale);
+                target.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {
-                    row.store_lse(lse);
+                    target.store_lse(lse);
                 }
             }
             item += threads;

@@ -126,6 +126,21 @@ pub(crate) unsafe fn divide(value: u32, divisor: u32) -> (u32, u32) {
     (value / divisor, value % divisor)
 }
 
+/// As [`divide`], by what is mostly 1: heads of a group, sequences, blocks of rows. Where a block begins, and has its code
+/// still to fetch, a division takes long.
+///
+/// # Safety
+/// As for [`divide`].
+#[inline(always)]
+pub(crate) unsafe fn divide_by_few(value: u32, divisor: u32) -> (u32, u32) {
+    #[cfg(splitkv_target = "sm_90a")]
+    if core::intrinsics::likely(math::opaque(divisor) == 1) {
+        return (value, 0);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { divide(value, divisor) }
+}
+
 /// The value of an IEEE binary16 number.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u32) -> f32 {

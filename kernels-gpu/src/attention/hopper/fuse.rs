@@ -6,15 +6,15 @@
 
 use super::super::merge::with_sink;
 use super::super::output::{LN_2, LOG2_E, RowParts};
-use super::super::schedule::units;
 use super::super::softmax::finite;
-use super::compute::BOTH_BARRIER;
 use super::notes::{Notes, Numbers};
-use super::{Block, SIZES};
+use super::operands::Operands;
+use super::{BOTH_BARRIER, Block};
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, at, map};
+use crate::abi::warpgroups::{COMPUTE_THREADS, HEAD_DIM_V, MAX_MERGED_SPLITS, WORD_BYTES, map};
+use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store};
-use crate::gpu::{Float4, divide, math, named_barrier, rendezvous, thread};
+use crate::gpu::{Float4, named_barrier, rendezvous, thread, warp};
 
 /// What the word counts: blocks that have come, those that do not need it any more, and a bit of each share that was
 /// left to the last block.
@@ -26,44 +26,42 @@ const _: () = assert!(16 + MAX_MERGED_SPLITS <= 64 && MAX_MERGED_SPLITS < 256);
 /// How often the word is looked at before a share is left to the last block: some 50 us.
 const PATIENCE: u32 = 64;
 
-/// Output elements that a thread merges at once, and parts whose loads are under way together.
-const PIECE: u32 = 4;
-const UNROLL: usize = 12;
+/// Parts whose loads are under way together.
+const UNROLL: u32 = 12;
 
-/// Merges this block's share of unit `index`, and those that were left to it.
+/// Merges this block's share of its unit, and those that were left to it.
 ///
 /// # Safety
 /// All threads that compute reach this call after writing their rows; the arguments are as the ABI says.
 #[inline(always)]
-pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numbers, notes: Notes, index: u32) {
-    let place = block.shared + at::STEP;
+pub(super) unsafe fn merge<E: Operands>(a: &AttentionArguments, block: &Block<E>, numbers: &Numbers, notes: Notes) {
+    let place = block.shared + E::LAYOUT.steps_at;
+    let words = map::COUNT * map::BYTES + numbers.word * WORD_BYTES;
+    let word = a.page_table.wrapping_add(words as usize).cast::<u64>();
+    let (thread, mut gone) = (opaque(thread::thread_idx_x()), 0);
     // SAFETY: the caller's promise. Barriers lie between what threads write and others read.
     unsafe {
-        let (per_split, _) = divide(units(a, SIZES), a.num_splits);
-        let words = a.page_table.wrapping_add((map::COUNT * map::BYTES) as usize).cast::<u64>();
-        let word = words.add(divide(index, per_split).1 as usize);
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        if thread::thread_idx_x() == 0 {
+        if thread == 0 {
             let shares = meet(word, numbers.split, a.num_splits);
+            // What it was is needed at the end alone.
+            gone = rendezvous::count(word, GONE);
             store(place, shares as u32);
             store(place + 4, (shares >> 32) as u32);
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
         let mut shares = u64::from(load_f32(place).to_bits()) | u64::from(load_f32(place + 4).to_bits()) << 32;
-        let items = numbers.rows * (WIDE / PIECE);
-        let size = divide(items + a.num_splits - 1, a.num_splits).0;
         while shares != 0 {
-            let share = shares.trailing_zeros();
+            let first = shares.trailing_zeros() * numbers.share;
             shares &= shares - 1;
-            let mut item = share * size + thread::thread_idx_x();
-            while item < ((share + 1) * size).min(items) {
-                let row = notes.row(item / (WIDE / PIECE));
-                merge_piece(&(*row).parts, a.num_splits, item % (WIDE / PIECE) * PIECE);
-                item += COMPUTE_THREADS;
+            let mut row = first + thread / warp::SIZE;
+            while row < (first + numbers.share).min(numbers.rows) {
+                merge_row(&(*notes.row(row)).parts, a.num_splits);
+                row = opaque(row + COMPUTE_THREADS / warp::SIZE);
             }
         }
-        if thread::thread_idx_x() == 0 {
-            leave(word, a.num_splits);
+        if thread == 0 && (gone / GONE) as u32 % 256 + 1 == a.num_splits {
+            rendezvous::clear(word);
         }
     }
 }
@@ -95,66 +93,51 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
     }
 }
 
-/// Leaves the word, and clears it after the last block.
+/// Merges the parts of a row: each lane four dims of each, and the LSE of one.
 ///
 /// # Safety
-/// As for [`meet`], which comes before it.
+/// Every lane of the warp calls it with the same row, whose parts, `splits` of them, are known to them.
 #[inline(always)]
-unsafe fn leave(word: *mut u64, splits: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let before = rendezvous::count(word, GONE);
-        if (before / GONE) as u32 % 256 + 1 == splits {
-            rendezvous::clear(word);
-        }
-    }
-}
-
-/// Merges the parts of four dims of a row from `dim` on.
-///
-/// # Safety
-/// The parts are a row's, and known to this thread.
-#[inline(always)]
-unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
-    if dim >= parts.dims {
-        return;
-    }
+unsafe fn merge_row(parts: &RowParts, splits: u32) {
+    const { assert!(UNROLL <= warp::SIZE && HEAD_DIM_V == warp::SIZE * 4) };
+    let lane = warp::lane_id();
+    let dim = lane * 4;
     let (mut max, mut sum, mut out) = (f32::NEG_INFINITY, 0.0, [0.0; 4]);
     let mut first = 0;
+    let (mut next_lse, mut next_o) =
+        (parts.lse.wrapping_add((u64::from(lane) * parts.lse_step) as usize), parts.o.wrapping_add(dim as usize));
     while first < splits {
-        let mut lse = [f32::NEG_INFINITY; UNROLL];
-        let mut o = [Float4([0.0; 4]); UNROLL];
-        for u in 0..UNROLL {
-            let part = u64::from(first + u as u32);
-            if first + (u as u32) < splits {
-                // SAFETY: the part is one of the row's, the dims are in it.
-                unsafe {
-                    lse[u] = parts.lse.add((part * parts.lse_step) as usize).read();
-                    o[u] = parts.o.add((part * parts.o_step) as usize + dim as usize).cast::<Float4>().read();
-                }
+        let left = splits - first;
+        let mut o = [Float4([0.0; 4]); UNROLL as usize];
+        // SAFETY: a part that exists is one of the row's, the dims are in it; every lane of the warp is here.
+        let (most, weight) = unsafe {
+            let lse = rendezvous::load_if(lane < left.min(UNROLL), next_lse, f32::NEG_INFINITY);
+            for u in 0..UNROLL {
+                o[u as usize] = rendezvous::load_four_if(u < left && dim < parts.dims, next_o);
+                next_o = next_o.wrapping_add(parts.o_step as usize);
             }
-        }
-        let mut most = max;
-        for u in 0..UNROLL {
-            most = math::max(most, lse[u]);
-        }
+            let most = math::max(max, warp::reduce(lse, math::max));
+            (most, math::exp2((lse - finite(most)) * LOG2_E))
+        };
         let factor = math::exp2((max - finite(most)) * LOG2_E);
-        sum *= factor;
+        // SAFETY: as above.
+        sum = sum * factor + unsafe { warp::reduce(weight, |a, b| a + b) };
         for i in 0..4 {
             out[i] *= factor;
         }
         for u in 0..UNROLL {
-            let weight = math::exp2((lse[u] - finite(most)) * LOG2_E);
-            sum += weight;
+            // SAFETY: as above.
+            let weight = f32::from_bits(unsafe { warp::warp_shuffle(weight.to_bits(), u) });
             // A part without weight may not have been written.
             if weight != 0.0 {
                 for i in 0..4 {
-                    out[i] = math::fma(weight, o[u].0[i], out[i]);
+                    out[i] = math::fma(weight, o[u as usize].0[i], out[i]);
                 }
             }
         }
         max = most;
-        first += UNROLL as u32;
+        first += UNROLL;
+        next_lse = next_lse.wrapping_add((u64::from(UNROLL) * parts.lse_step) as usize);
     }
     // The sum tells, for NaN passes the maximum by.
     let (lse, inverse) = if sum == 0.0 { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
@@ -165,7 +148,7 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     // SAFETY: the row exists.
     unsafe {
         parts.target.store::<4, 1>(|_| dim, |_| out);
-        if dim == 0 {
+        if lane == 0 {
             parts.target.store_lse(lse);
         }
     }

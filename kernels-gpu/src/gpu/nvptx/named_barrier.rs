@@ -12,6 +12,16 @@ pub(crate) unsafe fn sync(barrier: u32, threads: u32) {
     unsafe { asm!("bar.sync {0}, {1};", in(reg32) barrier, in(reg32) threads, options(nostack)) }
 }
 
+/// As [`sync`], and does not wait: what this thread did before is seen by those that wait.
+///
+/// # Safety
+/// As for [`sync`].
+#[inline(always)]
+pub(crate) unsafe fn arrive(barrier: u32, threads: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("bar.arrive {0}, {1};", in(reg32) barrier, in(reg32) threads, options(nostack)) }
+}
+
 /// As [`sync`] with the 128 threads of a warpgroup; whether `predicate` holds for one of them.
 ///
 /// # Safety
