@@ -400,13 +400,9 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
         let (row, of) = (thread / 2, thread % 2);
         if row < ROWS.next_multiple_of(warp::SIZE / 2) {
             let row_or_last = row.min(ROWS - 1);
-            let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
-            let end = place + 32 * ROWS * 4;
-            while place != end {
-                for i in 0..8 {
-                    sum += load_f32(place + i * ROWS * 4);
-                }
-                place = opaque(place + 8 * ROWS * 4);
+            let mut sum = 0.0;
+            for i in 0..32 {
+                sum += load_f32(sums + of * SUMS + i * ROWS * 4 + row_or_last * 4);
             }
             let offset = load_f32(block.shared + at::STEP + of * ROWS * 4 + row_or_last * 4);
             let seen = numbers.tokens > of * TOKENS;

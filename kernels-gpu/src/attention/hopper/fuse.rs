@@ -109,16 +109,16 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     let (mut next_lse, mut next_o) = (parts.lse, parts.o.wrapping_add(dim as usize));
     while first < splits {
         let mut lse = [f32::NEG_INFINITY; UNROLL as usize];
-        let mut o = [[0.0; 4]; UNROLL as usize];
-        // Without branches: the last part stands for those that do not exist, and weighs nothing there.
+        let mut o = [Float4([0.0; 4]); UNROLL as usize];
         for u in 0..UNROLL {
-            let (exists, more) = (first + u < splits, first + u + 1 < splits);
-            // SAFETY: the part is one of the row's, the dims are in it.
-            let (x, y) = unsafe { (next_lse.read(), next_o.cast::<Float4>().read()) };
-            lse[u as usize] = if exists { x } else { f32::NEG_INFINITY };
-            o[u as usize] = y.0;
-            next_lse = next_lse.wrapping_add(if more { parts.lse_step as usize } else { 0 });
-            next_o = next_o.wrapping_add(if more { parts.o_step as usize } else { 0 });
+            let exists = first + u < splits;
+            // SAFETY: a part that exists is one of the row's, the dims are in it.
+            unsafe {
+                lse[u as usize] = rendezvous::load_if(exists, next_lse, f32::NEG_INFINITY);
+                o[u as usize] = rendezvous::load_four_if(exists, next_o);
+            }
+            next_lse = next_lse.wrapping_add(parts.lse_step as usize);
+            next_o = next_o.wrapping_add(parts.o_step as usize);
         }
         let mut most = max;
         for u in 0..UNROLL as usize {
@@ -134,7 +134,7 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
             sum += weight;
             for i in 0..4 {
                 // A part without weight may not have been written.
-                out[i] = math::fma(weight, if weight != 0.0 { o[u][i] } else { 0.0 }, out[i]);
+                out[i] = math::fma(weight, if weight != 0.0 { o[u].0[i] } else { 0.0 }, out[i]);
             }
         }
         max = most;
