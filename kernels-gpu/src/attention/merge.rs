@@ -1,11 +1,9 @@
 //! Normalises a block's results. Where its warps saw other keys of the same rows, merges them through shared
 //! memory.
 
-use super::output::{LN_2, LOG2_E, RowOutput, UnitOutput, store_floats};
+use super::output::{LN_2, LOG2_E, UnitOutput, store_floats};
 use super::softmax::{Rows, finite};
 use crate::abi::Geometry;
-#[cfg(splitkv_target = "sm_90a")]
-use crate::gpu::Float2;
 use crate::gpu::tile::{self, Element, Fragment, ROWS, RUN};
 use crate::gpu::{Float4, math, thread, warp};
 use core::marker::PhantomData;
@@ -123,68 +121,13 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
         }
     }
 
-    /// Writes the outputs of two dims of a warp's row from `dim` on.
-    ///
-    /// # Safety
-    /// The row is one of warp `warp`'s, the dims are below `DIMS`, the first one even; as for [`Self::write`].
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    pub(super) unsafe fn write_pair(&self, warp: u32, row: u32, dim: u32, outputs: Float2) {
-        let place = (warp * self.rows + row) as usize * Self::PITCH + dim as usize;
-        // SAFETY: the caller's promise.
-        unsafe { self.out.add(place).cast::<Float2>().write(outputs) };
-    }
-
-    /// Writes the factors of a row's outputs, which [`Self::weighed`] reads, in place of the warps' states: from its
-    /// maximum and sum in each warp, its sink, and the factor of V. Its LSE (natural).
-    ///
-    /// # Safety
-    /// `row < rows`, and there are two warps; a barrier lies between this call and those of [`Self::weighed`].
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    pub(super) unsafe fn weigh(&self, row: u32, states: [[f32; 2]; WARPS], sink: f32, descale: f32) -> f32 {
-        let max = math::max(states[0][0], states[1][0]);
-        let weights = [0, 1].map(|warp| math::exp2(states[warp][0] - finite(max)));
-        let sum = math::fma(weights[1], states[1][1], weights[0] * states[0][1]);
-        let (lse, inverse) = normalise::<E>(max, sum, descale);
-        let (lse, factor) = with_sink(lse, sink);
-        // SAFETY: the caller's promise: two warps' states of the row have the place.
-        unsafe { self.factors(row).write(Float4([weights[0], weights[1], inverse, factor])) };
-        lse
-    }
-
-    /// Four normalised output dims of a row from `dim` on.
-    ///
-    /// # Safety
-    /// As for [`Self::write_pair`], and [`Self::weigh`] comes before it.
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    pub(super) unsafe fn weighed(&self, row: u32, dim: u32) -> [f32; 4] {
-        let place = row as usize * Self::PITCH + dim as usize;
-        // SAFETY: the caller's promise; PITCH and dim are multiples of 4.
-        unsafe {
-            let Float4([first, second, inverse, factor]) = self.factors(row).read();
-            let x = self.out.add(place).cast::<Float4>().read().0;
-            let y = self.out.add(place + self.rows as usize * Self::PITCH).cast::<Float4>().read().0;
-            core::array::from_fn(|i| math::fma(second, y[i], first * x[i]) * inverse * factor)
-        }
-    }
-
-    /// Where the factors of a row's outputs are.
-    #[cfg(splitkv_target = "sm_90a")]
-    #[inline(always)]
-    fn factors(&self, row: u32) -> *mut Float4 {
-        const { assert!(WARPS == 2 && Self::PITCH % 4 == 0) };
-        self.state.cast::<Float4>().wrapping_add(row as usize)
-    }
-
     /// Merges the warps and writes all rows.
     ///
     /// # Safety
     /// The block's first `threads` threads reach this call; a barrier lies between every warp's [`Self::write`] and it.
     #[inline(always)]
     pub(super) unsafe fn write_rows(&self, output: &UnitOutput, threads: u32) {
-        let (rows, target, descale) = (output.rows().min(self.rows), |row| output.row(row), output.descale);
+        let rows = output.rows().min(self.rows);
         const PIECE: u32 = 4;
         let pieces = Self::DIMS / PIECE;
         let mut item = warp::per_lane(thread::thread_idx_x());
@@ -192,12 +135,11 @@ impl<E: Element, const WARPS: usize, const OF: usize> Merge<E, WARPS, OF> {
             let (row, dim) = (item / pieces, item % pieces * PIECE);
             // SAFETY: row and dim are in range; the caller's promise.
             unsafe {
-                let target = target(row);
-                let (x, lse) = self.read(row, dim, target.sink, descale);
-                let row = target;
-                row.store::<4, 1>(|_| dim, |_| x);
+                let target = output.row(row);
+                let (x, lse) = self.read(row, dim, target.sink, output.descale);
+                target.store::<4, 1>(|_| dim, |_| x);
                 if dim == 0 {
-                    row.store_lse(lse);
+                    target.store_lse(lse);
                 }
             }
             item += threads;

@@ -1,21 +1,20 @@
 //! The warpgroups that compute.
 
-use super::super::descale;
-use super::super::merge::Merge;
-use super::super::output::UnitOutput;
-use super::super::schedule::{QueryRows, Unit, units};
+use super::super::merge::{normalise, with_sink};
+use super::super::schedule::units;
+use super::super::softmax::finite;
 use super::notes::{Notes, Numbers};
-use super::{Block, SIZES, Turn, fuse};
+use super::{BOTH_BARRIER, Block, GROUP_BARRIER, HELPERS, NOTES_BARRIER, READY_BARRIER, SIZES, Turn, fuse};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
-    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, TOKENS, V_HALF, V_TOKENS, WEIGHT_BLOCK,
+    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WEIGHT_BLOCK,
     WEIGHTS, WIDE, at, barrier,
 };
 use crate::gpu::math::{self, opaque};
-use crate::gpu::shared::{load_f32, store, store_f32};
+use crate::gpu::shared::{load_f32, store, store_f32, store_two_f32};
 use crate::gpu::tile::{E4m3, Element};
 use crate::gpu::wgmma::{self, ELEMENTS, Swizzle, descriptor};
-use crate::gpu::{Float2, Float4, QuerySource, matrix, mbarrier, named_barrier, thread, warp};
+use crate::gpu::{Float4, matrix, mbarrier, named_barrier, thread, warp};
 
 /// Logarithm to base 2 of the largest weight after a row's reference has moved to its maximum.
 const HEADROOM: f32 = 4.8;
@@ -25,9 +24,6 @@ const _: () = assert!(HEADROOM < MOST);
 
 /// Columns of a product that a lane holds elements of.
 const COLUMNS: usize = ELEMENTS / 2;
-/// Numbers of the block's barriers: a warpgroup's own is its number and this, that of both comes last.
-const GROUP_BARRIER: u32 = 1;
-pub(super) const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
 
 /// Column of an element of two products: one of those that the lane has.
 const fn column(element: usize) -> usize {
@@ -83,26 +79,17 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
         weights: block.shared + at::WEIGHT + group * WEIGHTS,
         steps: block.shared + at::STEP + group * ROWS * 4,
     };
+    let notes = Notes::new(block);
     let (mut index, mut first_tile) = (thread::block_idx_x(), 0);
     // SAFETY: the caller's promise.
     while index < unsafe { units(a, SIZES) } {
         // SAFETY: the index is in range; the caller's promise. All threads walk the same units.
         unsafe {
-            let unit = Unit::new(a, index, SIZES);
-            // Else what depends on it alone is computed before the loop, and takes registers that it has not.
-            let thread = opaque(thread::thread_idx_x());
-            // What comes from memory is all under way before any of it is waited for.
-            let (scale, v_scale) = (descale::of_scores::<E4m3>(a, &unit), descale::of_v::<E4m3>(a, &unit));
-            let query = load_query(&QueryRows { a: *a, unit, element: 1 }, thread);
-            let notes = Notes::new(block);
-            let output = UnitOutput::new(*a, unit, SIZES.table(a), v_scale);
-            notes.write(a, &unit, &output, index);
-            store_query(&query, block, thread);
-            mbarrier::fence_async_proxy();
-            named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
+            named_barrier::sync(READY_BARRIER, THREADS);
+            let Numbers { tokens, scale, .. } = notes.numbers();
             let mut state = State { out: [0.0; 2 * ELEMENTS], offset: [0.0; COLUMNS], sum: [0.0; COLUMNS] };
             let mut tile = first_tile + group;
-            let mut left = (unit.end - unit.begin).saturating_sub(group * TOKENS);
+            let mut left = tokens.saturating_sub(group * TOKENS);
             let mut first = true;
             while left > 0 {
                 step(&mut state, block, &lane, Turn::of(tile), scale, left, first);
@@ -118,67 +105,13 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, group: u32) {
             }
             index = index.saturating_add(thread::grid_dim_x());
             if index < units(a, SIZES) {
-                // The copying thread may fill the ring; the next unit's notes, and query rows, may be written.
+                // The ring may be filled again; the next unit's notes, and query rows, may be written.
                 mbarrier::fence_async_proxy();
                 warp::sync_warp();
                 if warp::lane_id() == 0 {
                     mbarrier::arrive(block.barrier(barrier::RING_FREE));
                 }
-                named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
             }
-        }
-    }
-}
-
-/// Bytes of query rows that a thread copies at once, and how often it does.
-const PIECE: u32 = 16;
-const PIECES: u32 = (WIDE + NARROW) / PIECE;
-const ITEMS: usize = (ROWS * PIECES).div_ceil(COMPUTE_THREADS) as usize;
-
-/// Row and piece in it of a thread's item `i`.
-#[inline(always)]
-fn query_item(thread: u32, i: usize) -> (u32, u32) {
-    let item = thread + i as u32 * COMPUTE_THREADS;
-    (item / PIECES, item % PIECES)
-}
-
-/// Loads the thread's pieces of the unit's query rows; rows that do not exist are zeros.
-///
-/// # Safety
-/// The arguments are as the ABI says.
-#[inline(always)]
-unsafe fn load_query(source: &QueryRows, thread: u32) -> [Float4; ITEMS] {
-    let mut values = [Float4([0.0; 4]); ITEMS];
-    for i in 0..ITEMS {
-        let (row, piece) = query_item(thread, i);
-        if row < ROWS
-            && let Some(start) = source.row(row)
-            && piece * PIECE < source.bytes()
-        {
-            // SAFETY: the row has the piece.
-            values[i] = unsafe { start.cast::<Float4>().add(piece as usize).read() };
-        }
-    }
-    values
-}
-
-/// Stores what [`load_query`] has loaded in shared memory, swizzled as products want it.
-///
-/// # Safety
-/// All threads that compute reach this call, and no product reads the rows of an earlier unit any more.
-#[inline(always)]
-unsafe fn store_query(values: &[Float4; ITEMS], block: &Block, thread: u32) {
-    const WIDE_PIECES: u32 = WIDE / PIECE;
-    for i in 0..ITEMS {
-        let (row, piece) = query_item(thread, i);
-        let place = if piece < WIDE_PIECES {
-            row * WIDE + (piece ^ row % 8) * PIECE
-        } else {
-            ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
-        };
-        if row < ROWS {
-            // SAFETY: the place lies in the query rows.
-            unsafe { block.memory.add((at::QUERY + place) as usize).cast::<Float4>().write(values[i]) };
         }
     }
 }
@@ -365,33 +298,41 @@ unsafe fn load_values(values: u32, lane: &Lane) -> [[[u32; 4]; 2]; 4] {
     v
 }
 
-/// Merges the warpgroups and writes the unit's rows. Little is unrolled: the code is fetched for one use.
+/// Merges the warpgroups and writes the unit's rows.
 ///
 /// # Safety
 /// All threads that compute reach this call; the notes are the unit's.
 #[inline(always)]
 unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: &Numbers, notes: Notes) {
-    const GROUPS: usize = COMPUTE_GROUPS as usize;
+    // Outputs lie as lanes have them, two dims of two rows together: 64 of these for two rows, and 2 more, so that a
+    // warp writes to different banks.
+    const PITCH: usize = WIDE as usize / 2 + 2;
+    const GROUP: usize = ROWS as usize / 2 * PITCH;
     // Distance of the groups' sums: threads that read both at once find them in different banks.
     const SUMS: u32 = 32 * ROWS * 4 + 64;
+    const { assert!(COMPUTE_GROUPS as usize * GROUP * size_of::<Float4>() <= at::SUMS as usize) };
     const { assert!(at::SUMS + COMPUTE_GROUPS * SUMS <= at::QUERY && COMPUTE_GROUPS == 2) };
-    // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free.
+    let outputs = block.memory.cast::<Float4>();
+    // A row's factors: of the groups, and of their sum.
+    let factors = block.memory.wrapping_add((at::WEIGHT) as usize).cast::<Float4>();
+    // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free. The notes have
+    // been taken then.
     unsafe {
-        named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        let merge = Merge::<E4m3, GROUPS, { WIDE as usize / E4m3::COLUMNS }>::new(block.memory, ROWS);
-        for p in 0..2 {
-            for c in 0..COLUMNS {
-                let [first, second] = [elements(c)[p], elements(c)[p + 2]];
-                let dim = lane.warp * 32 + p as u32 * 16 + lane.g * 2;
-                merge.write_pair(group, lane.place(c) / 4, dim, Float2([state.out[first], state.out[second]]));
-            }
+        named_barrier::sync(NOTES_BARRIER, COMPUTE_THREADS + HELPERS);
+        let first = outputs.add(group as usize * GROUP + (lane.t as usize) * PITCH + (lane.warp * 16 + lane.g) as usize);
+        for k in 0..COLUMNS {
+            let (product, rows) = (k / (COLUMNS / 2), k % (COLUMNS / 2));
+            let out = [0, 1, 2, 3].map(|i| state.out[4 * k + i]);
+            first.add(rows * 4 * PITCH + product * 8).write(Float4(out));
         }
         let sums = block.shared + at::SUMS;
-        for c in 0..COLUMNS {
-            let row = (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(c);
-            store_f32(sums + group * SUMS + row, state.sum[c]);
-            if lane.warp == 0 && lane.g == 0 {
-                store_f32(lane.steps + lane.place(c), state.offset[c]);
+        let place = sums + group * SUMS + (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(0);
+        for c in 0..COLUMNS / 2 {
+            store_two_f32(place + c as u32 * 32, [state.sum[2 * c], state.sum[2 * c + 1]]);
+        }
+        if lane.warp == 0 && lane.g == 0 {
+            for c in 0..COLUMNS / 2 {
+                store_two_f32(lane.steps + lane.place(2 * c), [state.offset[2 * c], state.offset[2 * c + 1]]);
             }
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
@@ -400,27 +341,45 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
         let (row, of) = (thread / 2, thread % 2);
         if row < ROWS.next_multiple_of(warp::SIZE / 2) {
             let row_or_last = row.min(ROWS - 1);
-            let mut sum = 0.0;
-            for i in 0..32 {
-                sum += load_f32(sums + of * SUMS + i * ROWS * 4 + row_or_last * 4);
+            let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
+            for _ in 0..opaque(4) {
+                for i in 0..8 {
+                    sum += load_f32(place + i * ROWS * 4);
+                }
+                place += 8 * ROWS * 4;
             }
             let offset = load_f32(block.shared + at::STEP + of * ROWS * 4 + row_or_last * 4);
             let seen = numbers.tokens > of * TOKENS;
             let max = if seen { E4m3::HEADROOM - offset } else { f32::NEG_INFINITY };
-            let other = [max, sum].map(|x| warp::warp_shuffle_xor(x, 1));
+            let [other_max, other_sum] = [max, sum].map(|x| warp::warp_shuffle_xor(x, 1));
             if of == 0 && row < numbers.rows {
-                let target = (*notes.row(row)).output;
-                let lse = merge.weigh(row, [[max, sum], other], target.sink, numbers.descale);
+                let most = math::max(max, other_max);
+                let weights = [max, other_max].map(|max| math::exp2(max - finite(most)));
+                let sum = math::fma(weights[1], other_sum, weights[0] * sum);
+                let (lse, inverse) = normalise::<E4m3>(most, sum, numbers.descale);
+                let target = &(*notes.row(row)).output;
+                let (lse, factor) = with_sink(lse, target.sink);
+                factors.add(row as usize).write(Float4([weights[0], weights[1], inverse, factor]));
                 target.store_lse(lse);
             }
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        // A warp a row, with all its lanes.
-        let (mut row, dim) = (thread / warp::SIZE, thread % warp::SIZE * 4);
-        while row < numbers.rows {
-            let x = merge.weighed(row, dim);
-            (*notes.row(row)).output.store::<4, 1>(|_| dim, |_| x);
-            row = opaque(row + COMPUTE_THREADS / warp::SIZE);
+        // A warp takes half the dims of two rows.
+        let mut item = thread / warp::SIZE;
+        while item < numbers.rows.next_multiple_of(2) {
+            let (row, pair) = (item & !1, item % 2 * warp::SIZE + thread % warp::SIZE);
+            let x = outputs.add((row / 2) as usize * PITCH + pair as usize);
+            let (x, y) = (x.read().0, x.add(GROUP).read().0);
+            for i in 0..2 {
+                if row + (i as u32) < numbers.rows {
+                    let Float4([first, second, inverse, factor]) = factors.add(row as usize + i).read();
+                    let value = [x[i], x[i + 2]];
+                    let other = [y[i], y[i + 2]];
+                    let value = [0, 1].map(|d| math::fma(second, other[d], first * value[d]) * inverse * factor);
+                    (*notes.row(row + i as u32)).output.store::<2, 1>(|_| pair * 2, |_| value);
+                }
+            }
+            item = opaque(item + COMPUTE_THREADS / warp::SIZE);
         }
     }
 }

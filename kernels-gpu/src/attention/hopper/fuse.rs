@@ -7,14 +7,13 @@
 use super::super::merge::with_sink;
 use super::super::output::{LN_2, LOG2_E, RowParts};
 use super::super::softmax::finite;
-use super::Block;
-use super::compute::BOTH_BARRIER;
-use super::notes::{Notes, Numbers, PIECE};
+use super::notes::{Notes, Numbers};
+use super::{BOTH_BARRIER, Block};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, WORD_BYTES, at, map};
 use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store};
-use crate::gpu::{Float4, named_barrier, rendezvous, thread};
+use crate::gpu::{Float4, named_barrier, rendezvous, thread, warp};
 
 /// What the word counts: blocks that have come, those that do not need it any more, and a bit of each share that was
 /// left to the last block.
@@ -38,7 +37,6 @@ pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numb
     let place = block.shared + at::STEP;
     let words = map::COUNT * map::BYTES + numbers.word * WORD_BYTES;
     let word = a.page_table.wrapping_add(words as usize).cast::<u64>();
-    let (pieces, end) = (WIDE / PIECE, numbers.rows * (WIDE / PIECE));
     let (thread, mut gone) = (opaque(thread::thread_idx_x()), 0);
     // SAFETY: the caller's promise. Barriers lie between what threads write and others read.
     unsafe {
@@ -55,11 +53,10 @@ pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numb
         while shares != 0 {
             let first = shares.trailing_zeros() * numbers.share;
             shares &= shares - 1;
-            let mut item = first + thread;
-            while item < (first + numbers.share).min(end) {
-                let row = notes.row(item / pieces);
-                merge_piece(&(*row).parts, a.num_splits, item % pieces * PIECE);
-                item = opaque(item + COMPUTE_THREADS);
+            let mut row = first + thread / warp::SIZE;
+            while row < (first + numbers.share).min(numbers.rows) {
+                merge_row(&(*notes.row(row)).parts, a.num_splits);
+                row = opaque(row + COMPUTE_THREADS / warp::SIZE);
             }
         }
         if thread == 0 && (gone / GONE) as u32 % 256 + 1 == a.num_splits {
@@ -95,50 +92,51 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
     }
 }
 
-/// Merges the parts of four dims of a row from `dim` on.
+/// Merges the parts of a row: each lane four dims of each, and the LSE of one.
 ///
 /// # Safety
-/// The parts are a row's, `splits` of them, and known to this thread.
+/// Every lane of the warp calls it with the same row, whose parts, `splits` of them, are known to them.
 #[inline(always)]
-unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
-    if dim >= parts.dims {
-        return;
-    }
+unsafe fn merge_row(parts: &RowParts, splits: u32) {
+    const { assert!(UNROLL <= warp::SIZE && WIDE == warp::SIZE * 4) };
+    let lane = warp::lane_id();
+    let dim = lane * 4;
     let (mut max, mut sum, mut out) = (f32::NEG_INFINITY, 0.0, [0.0; 4]);
     let mut first = 0;
-    let (mut next_lse, mut next_o) = (parts.lse, parts.o.wrapping_add(dim as usize));
+    let (mut next_lse, mut next_o) =
+        (parts.lse.wrapping_add((u64::from(lane) * parts.lse_step) as usize), parts.o.wrapping_add(dim as usize));
     while first < splits {
-        let mut lse = [f32::NEG_INFINITY; UNROLL as usize];
+        let left = splits - first;
         let mut o = [Float4([0.0; 4]); UNROLL as usize];
-        for u in 0..UNROLL {
-            let exists = first + u < splits;
-            // SAFETY: a part that exists is one of the row's, the dims are in it.
-            unsafe {
-                lse[u as usize] = rendezvous::load_if(exists, next_lse, f32::NEG_INFINITY);
-                o[u as usize] = rendezvous::load_four_if(exists, next_o);
+        // SAFETY: a part that exists is one of the row's, the dims are in it; every lane of the warp is here.
+        let (most, weight) = unsafe {
+            let lse = rendezvous::load_if(lane < left.min(UNROLL), next_lse, f32::NEG_INFINITY);
+            for u in 0..UNROLL {
+                o[u as usize] = rendezvous::load_four_if(u < left && dim < parts.dims, next_o);
+                next_o = next_o.wrapping_add(parts.o_step as usize);
             }
-            next_lse = next_lse.wrapping_add(parts.lse_step as usize);
-            next_o = next_o.wrapping_add(parts.o_step as usize);
-        }
-        let mut most = max;
-        for u in 0..UNROLL as usize {
-            most = math::max(most, lse[u]);
-        }
+            let most = math::max(max, warp::reduce(lse, math::max));
+            (most, math::exp2((lse - finite(most)) * LOG2_E))
+        };
         let factor = math::exp2((max - finite(most)) * LOG2_E);
-        sum *= factor;
+        // SAFETY: as above.
+        sum = sum * factor + unsafe { warp::reduce(weight, |a, b| a + b) };
         for i in 0..4 {
             out[i] *= factor;
         }
-        for u in 0..UNROLL as usize {
-            let weight = math::exp2((lse[u] - finite(most)) * LOG2_E);
-            sum += weight;
-            for i in 0..4 {
-                // A part without weight may not have been written.
-                out[i] = math::fma(weight, if weight != 0.0 { o[u].0[i] } else { 0.0 }, out[i]);
+        for u in 0..UNROLL {
+            // SAFETY: as above.
+            let weight = f32::from_bits(unsafe { warp::warp_shuffle(weight.to_bits(), u) });
+            // A part without weight may not have been written.
+            if weight != 0.0 {
+                for i in 0..4 {
+                    out[i] = math::fma(weight, o[u as usize].0[i], out[i]);
+                }
             }
         }
         max = most;
         first += UNROLL;
+        next_lse = next_lse.wrapping_add((u64::from(UNROLL) * parts.lse_step) as usize);
     }
     // The sum tells, for NaN passes the maximum by.
     let (lse, inverse) = if sum == 0.0 { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };
@@ -149,7 +147,7 @@ unsafe fn merge_piece(parts: &RowParts, splits: u32, dim: u32) {
     // SAFETY: the row exists.
     unsafe {
         parts.target.store::<4, 1>(|_| dim, |_| out);
-        if dim == 0 {
+        if lane == 0 {
             parts.target.store_lse(lse);
         }
     }

@@ -1,10 +1,50 @@
-//! The thread that copies K and V.
+//! The warpgroup that copies: one thread K and V, the other warps a unit's query rows, and what its end needs.
 
-use super::super::schedule::{Unit, units};
-use super::{Block, SIZES, Turn};
+use super::super::descale;
+use super::super::output::UnitOutput;
+use super::super::schedule::{QueryRows, Unit, units};
+use super::notes::Notes;
+use super::{Block, HELPERS, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
 use crate::abi::AttentionArguments;
-use crate::abi::warpgroups::{K_BYTES, TOKENS, V_HALF, V_TOKENS, WIDE, barrier, map};
-use crate::gpu::{copy, mbarrier, thread, tma};
+use crate::abi::warpgroups::{
+    COMPUTE_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
+};
+use crate::gpu::math::opaque;
+use crate::gpu::tile::E4m3;
+use crate::gpu::{QuerySource, copy, mbarrier, named_barrier, thread, tma, warp};
+
+/// Copies what the block's units need, as those who compute leave room for it.
+///
+/// # Safety
+/// All threads of the group call it, `warp` being the number of this thread's; the arguments are as the ABI says.
+#[inline(always)]
+pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, warp: u32) {
+    let (mut index, mut tile, mut ring_parity) = (thread::block_idx_x(), 0, 1);
+    // SAFETY: the caller's promise; a stage is filled when its last reader has said so.
+    unsafe {
+        if warp == 0 && warp::lane_id() == 0 {
+            for number in [map::K_WIDE, map::K_NARROW, map::V] {
+                tma::acquire_map(map(a, number));
+            }
+        }
+        while index < units(a, SIZES) {
+            let unit = Unit::new(a, index, SIZES);
+            mbarrier::wait(block.barrier(barrier::RING_FREE), ring_parity);
+            ring_parity ^= 1;
+            if warp == 0 {
+                named_barrier::arrive(READY_BARRIER, THREADS);
+                if warp::lane_id() == 0 {
+                    copy_tiles(a, block, &unit, tile);
+                }
+                warp::sync_warp();
+                tile += (unit.end - unit.begin).div_ceil(TOKENS);
+            } else {
+                prepare(a, block, &unit, index);
+            }
+            index = index.saturating_add(thread::grid_dim_x());
+        }
+    }
+}
 
 /// Address of a tensor map.
 #[inline(always)]
@@ -12,60 +52,81 @@ fn map(a: &AttentionArguments, number: u32) -> *const u8 {
     a.page_table.wrapping_add((number * map::BYTES) as usize).cast_const()
 }
 
-/// Makes the tensor maps known, and fetches them ahead.
+/// Copies the unit's tiles, the first one being the block's number `tile`, as stages of the ring become empty.
 ///
 /// # Safety
-/// As for [`run`], which comes after it.
+/// One thread calls it; as for [`run`].
 #[inline(always)]
-pub(super) unsafe fn acquire_maps(a: &AttentionArguments) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for number in [map::K_WIDE, map::K_NARROW, map::V] {
-            tma::acquire_map(map(a, number));
+unsafe fn copy_tiles(a: &AttentionArguments, block: &Block, unit: &Unit, mut tile: u32) {
+    let (k_wide, k_narrow, v) = (map(a, map::K_WIDE), map(a, map::K_NARROW), map(a, map::V));
+    let policy = copy::evict_first_policy();
+    // Packed sequences are one.
+    let batch = if a.cu_seqlens_kv.is_null() { unit.batch } else { 0 };
+    let mut token = unit.begin;
+    while token < unit.end {
+        let turn = Turn::of(tile);
+        let place = [0, unit.kv_head, unit.sequence.first_key + token, batch];
+        let to = block.shared + turn.offset();
+        let full = block.barrier(barrier::K_FULL + turn.stage);
+        // SAFETY: the caller's promise.
+        unsafe {
+            mbarrier::wait(block.barrier(barrier::K_EMPTY + turn.stage), turn.parity ^ 1);
+            mbarrier::arrive_expect_bytes(full, K_BYTES);
+            tma::copy_box_4d(to, k_wide, place, full, policy);
+            let [_, head, key, sequence] = place;
+            tma::copy_box_4d(to + TOKENS * WIDE, k_narrow, [WIDE, head, key, sequence], full, policy);
+            let (to, full) = (to + K_BYTES, block.barrier(barrier::V_FULL + turn.stage));
+            mbarrier::wait(block.barrier(barrier::V_EMPTY + turn.stage), turn.parity ^ 1);
+            mbarrier::arrive_expect_bytes(full, TOKENS * WIDE);
+            tma::copy_box_4d(to, v, place, full, policy);
+            tma::copy_box_4d(to + V_HALF, v, [0, head, key + V_TOKENS, sequence], full, policy);
         }
-        for number in [map::K_WIDE, map::K_NARROW, map::V] {
-            tma::prefetch_map(map(a, number));
-        }
+        tile += 1;
+        token += TOKENS;
     }
 }
 
-/// Copies the tiles of all the block's units, as stages of the ring become empty.
+/// Copies the unit's query rows, swizzled as products want them, and notes down what its end needs.
 ///
 /// # Safety
-/// One thread calls it, after [`acquire_maps`]; the arguments are as the ABI says.
+/// The helpers call it; those who compute are through with the unit before. As for [`run`].
 #[inline(always)]
-pub(super) unsafe fn run(a: &AttentionArguments, block: &Block) {
-    let (k_wide, k_narrow, v) = (map(a, map::K_WIDE), map(a, map::K_NARROW), map(a, map::V));
-    let policy = copy::evict_first_policy();
-    // SAFETY: the caller's promise; a stage is filled when its last reader has said so.
+unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32) {
+    const PIECE: u32 = 16;
+    const WIDE_PIECES: u32 = WIDE / PIECE;
+    const PIECES: u32 = (WIDE + NARROW) / PIECE;
+    const { assert!(HELPERS.is_multiple_of(PIECES)) };
+    let helper = thread::thread_idx_x() - COMPUTE_THREADS - warp::SIZE;
+    // SAFETY: the caller's promise; barriers lie between what is written here and its readers.
     unsafe {
-        let (mut index, mut tile, mut ring_parity) = (thread::block_idx_x(), 0, 1);
-        while index < units(a, SIZES) {
-            let unit = Unit::new(a, index, SIZES);
-            // Packed sequences are one.
-            let batch = if a.cu_seqlens_kv.is_null() { unit.batch } else { 0 };
-            mbarrier::wait(block.barrier(barrier::RING_FREE), ring_parity);
-            ring_parity ^= 1;
-            let mut token = unit.begin;
-            while token < unit.end {
-                let turn = Turn::of(tile);
-                let place = [0, unit.kv_head, unit.sequence.first_key + token, batch];
-                let to = block.shared + turn.offset();
-                let full = block.barrier(barrier::K_FULL + turn.stage);
-                mbarrier::wait(block.barrier(barrier::K_EMPTY + turn.stage), turn.parity ^ 1);
-                mbarrier::arrive_expect_bytes(full, K_BYTES);
-                tma::copy_box_4d(to, k_wide, place, full, policy);
-                let [_, head, key, sequence] = place;
-                tma::copy_box_4d(to + TOKENS * WIDE, k_narrow, [WIDE, head, key, sequence], full, policy);
-                let (to, full) = (to + K_BYTES, block.barrier(barrier::V_FULL + turn.stage));
-                mbarrier::wait(block.barrier(barrier::V_EMPTY + turn.stage), turn.parity ^ 1);
-                mbarrier::arrive_expect_bytes(full, TOKENS * WIDE);
-                tma::copy_box_4d(to, v, place, full, policy);
-                tma::copy_box_4d(to + V_HALF, v, [0, head, key + V_TOKENS, sequence], full, policy);
-                tile += 1;
-                token += TOKENS;
-            }
-            index = index.saturating_add(thread::grid_dim_x());
+        let factors = [descale::of_scores::<E4m3>(a, unit), descale::of_v::<E4m3>(a, unit)];
+        let rows = QueryRows { a: *a, unit: *unit, element: 1 };
+        let (mut row, piece) = (helper / PIECES, helper % PIECES);
+        while row < ROWS {
+            let place = if piece < WIDE_PIECES {
+                row * WIDE + (piece ^ row % 8) * PIECE
+            } else {
+                ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
+            };
+            let (from, bytes) = match rows.row(row) {
+                Some(from) if piece * PIECE < rows.bytes() => (from.wrapping_add((piece * PIECE) as usize), PIECE),
+                // Nothing is read.
+                _ => (a.q.cast_const(), 0),
+            };
+            copy::copy_16_zero_fill(block.shared + at::QUERY + place, from, bytes);
+            row = opaque(row + HELPERS / PIECES);
         }
+        copy::commit_group();
+        let (notes, output) = (Notes::new(block), UnitOutput::new(*a, *unit, SIZES.table(a), factors[1]));
+        if helper == 0 {
+            notes.write_numbers(a, unit, &output, factors[0], index);
+        }
+        copy::wait_for_oldest::<2>();
+        mbarrier::fence_async_proxy();
+        named_barrier::arrive(READY_BARRIER, THREADS);
+        if helper < output.rows().min(ROWS) {
+            notes.write_row(&output, helper);
+        }
+        named_barrier::arrive(NOTES_BARRIER, COMPUTE_THREADS + HELPERS);
     }
 }

@@ -3,7 +3,10 @@
 //! Operands are exchanged: scores are `K Q^T`, outputs `V^T P^T`, so that few query rows waste little of a product,
 //! whose rows are keys (or head dims of V) and whose columns are query rows. K and Q are read from shared memory as they
 //! lie in global memory, V goes through registers, and weights through shared memory. Two warpgroups take every second
-//! tile of a unit's KV and are merged at its end; one thread of a third copies ahead.
+//! tile of a unit's KV and are merged at its end. Of a third, one thread copies tiles ahead, and the other warps copy the
+//! queries, and note down what a unit's end needs.
+//!
+//! Each launch fetches its code anew, and one of these takes 20 us: what runs once a unit is short, or runs beside.
 //!
 //! There is no mask: all rows see all keys of their sequence.
 
@@ -26,8 +29,19 @@ const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_t
 const LOAD_REGISTERS: u32 = 40;
 const COMPUTE_REGISTERS: u32 = 232;
 
-/// Number of the block's barrier at which those who compute learn that the ring's are made.
-const MADE_BARRIER: u32 = 0;
+/// First warp of the group that copies.
+const FIRST_WARP: u32 = COMPUTE_THREADS / warp::SIZE;
+/// Its threads that do not copy tiles.
+const HELPERS: u32 = GROUP_THREADS - warp::SIZE;
+
+/// Numbers of the block's barriers: all know that the ring's barriers are made, and the queries copied; a warpgroup's own
+/// is its number and this; that of both that compute; they and the helpers know that the notes are taken; the copying
+/// group's, when the barriers are made.
+const READY_BARRIER: u32 = 0;
+const GROUP_BARRIER: u32 = 1;
+const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
+const NOTES_BARRIER: u32 = BOTH_BARRIER + 1;
+const MADE_BARRIER: u32 = NOTES_BARRIER + 1;
 
 /// Body of the kernel.
 ///
@@ -41,25 +55,18 @@ pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
         memory: shared::dynamic_shared_mem(),
         shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
     };
-    // SAFETY: one warp makes the barriers before any other uses them, and waits for nobody; the groups are whole, and
-    // give back as many registers as they take.
+    // SAFETY: one warp makes the barriers before any other uses them: the barrier of a unit's queries comes later. The
+    // groups are whole, and give back as many registers as they take.
     unsafe {
         if group == COMPUTE_GROUPS {
             warpgroup::give_registers::<LOAD_REGISTERS>();
-            if warp == COMPUTE_THREADS / warp::SIZE {
-                if warp::lane_id() == 0 {
-                    load::acquire_maps(&a);
-                }
+            if warp == FIRST_WARP {
                 block.make_barriers();
-                warp::sync_warp();
-                named_barrier::arrive(MADE_BARRIER, COMPUTE_THREADS + warp::SIZE);
-                if warp::lane_id() == 0 {
-                    load::run(&a, &block);
-                }
             }
+            named_barrier::sync(MADE_BARRIER, GROUP_THREADS);
+            load::run(&a, &block, warp - FIRST_WARP);
         } else {
             warpgroup::take_registers::<COMPUTE_REGISTERS>();
-            named_barrier::sync(MADE_BARRIER, COMPUTE_THREADS + warp::SIZE);
             compute::run(&a, &block, group);
         }
     }

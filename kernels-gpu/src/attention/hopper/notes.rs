@@ -1,15 +1,11 @@
-//! What the end of a unit needs, found at its beginning, while the first tile is on its way, and kept in shared memory:
-//! registers are full.
+//! What those who compute need of a unit, found by others while its tiles are on their way, and kept in shared memory.
 
 use super::super::output::{RowOutput, RowParts, UnitOutput};
 use super::super::schedule::Unit;
 use crate::abi::AttentionArguments;
 use super::{Block, SIZES};
-use crate::abi::warpgroups::{NOTES_BYTES, ROWS, WIDE, at};
-use crate::gpu::{divide, thread};
-
-/// Output elements that a thread merges at once.
-pub(super) const PIECE: u32 = 4;
+use crate::abi::warpgroups::{NOTES_BYTES, ROWS, at};
+use crate::gpu::divide;
 
 /// A unit's numbers.
 #[derive(Clone, Copy)]
@@ -20,11 +16,13 @@ pub(super) struct Numbers {
     /// KV tokens.
     pub(super) tokens: u32,
     pub(super) split: u32,
+    /// Factor of scores, in the exp2 domain.
+    pub(super) scale: f32,
     /// Factor of V's values.
     pub(super) descale: f32,
     /// Number of the word at which the blocks of the unit's splits meet.
     pub(super) word: u32,
-    /// Pieces of output that each of them merges.
+    /// Rows that each of them merges.
     pub(super) share: u32,
 }
 
@@ -50,29 +48,44 @@ impl Notes {
         Self { numbers, rows: numbers.wrapping_add(1).cast() }
     }
 
-    /// Notes unit `index` down.
+    /// Notes the numbers of unit `index` down; `scale` is the scores' factor.
     ///
     /// # Safety
-    /// All threads that compute reach this call, none reads an earlier unit's notes any more, and a barrier comes before
-    /// they are read.
+    /// One thread calls it, none reads an earlier unit's any more, and a barrier comes before they are read.
     #[inline(always)]
-    pub(super) unsafe fn write(self, a: &AttentionArguments, unit: &Unit, output: &UnitOutput, index: u32) {
-        let thread = thread::thread_idx_x();
-        let rows = output.rows().min(SIZES.tile_rows);
-        // SAFETY: the caller's promise; one thread a place.
-        unsafe {
-            if thread < rows {
-                let row = Row { output: output.row(thread), parts: output.parts(thread) };
-                self.rows.add(thread as usize).write(row);
-            }
-            if thread == 0 {
-                let (tokens, split, descale) = (unit.end - unit.begin, unit.split, output.descale);
-                // Blocks merge where all sequences have the same splits, which run slowest.
-                let word = index - split * SIZES.units_of_split(a);
-                let share = divide(rows * (WIDE / PIECE) + a.num_splits - 1, a.num_splits).0;
-                self.numbers.write(Numbers { rows, tokens, split, descale, word, share });
-            }
-        }
+    pub(super) unsafe fn write_numbers(
+        self,
+        a: &AttentionArguments,
+        unit: &Unit,
+        output: &UnitOutput,
+        scale: f32,
+        index: u32,
+    ) {
+        let (rows, splits) = (output.rows().min(SIZES.tile_rows), a.num_splits);
+        let numbers = Numbers {
+            rows,
+            tokens: unit.end - unit.begin,
+            split: unit.split,
+            scale,
+            descale: output.descale,
+            // Blocks merge where all sequences have the same splits, which run slowest.
+            word: index - unit.split * SIZES.units_of_split(a),
+            // SAFETY: splits is not 0.
+            share: unsafe { divide(rows + splits - 1, splits).0 },
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.numbers.write(numbers) };
+    }
+
+    /// Notes down where row `row`, which exists, goes.
+    ///
+    /// # Safety
+    /// As for [`Self::write_numbers`], one thread a row.
+    #[inline(always)]
+    pub(super) unsafe fn write_row(self, output: &UnitOutput, row: u32) {
+        let noted = Row { output: output.row(row), parts: output.parts(row) };
+        // SAFETY: the caller's promise.
+        unsafe { self.rows.add(row as usize).write(noted) };
     }
 
     /// The unit's numbers.

@@ -46,6 +46,18 @@ pub(crate) unsafe fn store_f32(address: u32, value: f32) {
     unsafe { asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
 }
 
+/// As [`store`], of two floats.
+///
+/// # Safety
+/// As for [`store`], with 8 bytes.
+#[inline(always)]
+pub(crate) unsafe fn store_two_f32(address: u32, [x, y]: [f32; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("st.shared.v2.f32 [{0}], {{{1}, {2}}};", in(reg32) address, in(reg32) x, in(reg32) y, options(nostack));
+    }
+}
+
 /// Reads a float.
 ///
 /// # Safety

@@ -19,16 +19,6 @@ pub(crate) unsafe fn acquire_map(map: *const u8) {
     }
 }
 
-/// Fetches a tensor map ahead of the first copy by it.
-///
-/// # Safety
-/// As for [`acquire_map`], which comes before it.
-#[inline(always)]
-pub(crate) unsafe fn prefetch_map(map: *const u8) {
-    // SAFETY: the caller's promise. PTX ISA, "prefetch".
-    unsafe { asm!("prefetch.tensormap [{0}];", in(reg64) map, options(nostack)) }
-}
-
 /// Starts to copy the box of a tensor of four dims, the innermost first, that begins at `at`. What lies outside the
 /// tensor is zero. The whole box's bytes are brought to `barrier`, those outside included. `policy` is the L2's.
 ///
