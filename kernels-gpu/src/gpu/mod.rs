@@ -123,7 +123,7 @@ pub(crate) struct Float2(pub(crate) [f32; 2]);
 pub(crate) unsafe fn divide(value: u32, divisor: u32) -> (u32, u32) {
     // A block of warpgroups begins with a chain of divisions, most of them by 1: one sequence, heads that share nothing.
     #[cfg(splitkv_target = "sm_90a")]
-    if math::opaque(divisor) == 1 {
+    if core::intrinsics::likely(math::opaque(divisor) == 1) {
         return (value, 0);
     }
     // SAFETY: the caller's promise.

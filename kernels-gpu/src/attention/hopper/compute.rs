@@ -7,8 +7,8 @@ use super::notes::{Notes, Numbers};
 use super::{BOTH_BARRIER, Block, GROUP_BARRIER, HELPERS, NOTES_BARRIER, READY_BARRIER, SIZES, Turn, fuse};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
-    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WEIGHT_BLOCK,
-    WEIGHTS, WIDE, at, barrier,
+    COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS,
+    WEIGHT_BLOCK, WEIGHTS, WIDE, at, barrier,
 };
 use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store, store_f32, store_two_f32};
@@ -319,7 +319,8 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
     // been taken then.
     unsafe {
         named_barrier::sync(NOTES_BARRIER, COMPUTE_THREADS + HELPERS);
-        let first = outputs.add(group as usize * GROUP + (lane.t as usize) * PITCH + (lane.warp * 16 + lane.g) as usize);
+        let first =
+            outputs.add(group as usize * GROUP + (lane.t as usize) * PITCH + (lane.warp * 16 + lane.g) as usize);
         for k in 0..COLUMNS {
             let (product, rows) = (k / (COLUMNS / 2), k % (COLUMNS / 2));
             let out = [0, 1, 2, 3].map(|i| state.out[4 * k + i]);
@@ -342,11 +343,13 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
         if row < ROWS.next_multiple_of(warp::SIZE / 2) {
             let row_or_last = row.min(ROWS - 1);
             let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
-            for _ in 0..opaque(4) {
+            let end = place + 32 * ROWS * 4;
+            while place != end {
+                math::roll();
                 for i in 0..8 {
                     sum += load_f32(place + i * ROWS * 4);
                 }
-                place += 8 * ROWS * 4;
+                place = opaque(place + 8 * ROWS * 4);
             }
             let offset = load_f32(block.shared + at::STEP + of * ROWS * 4 + row_or_last * 4);
             let seen = numbers.tokens > of * TOKENS;
@@ -367,6 +370,7 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
         // A warp takes half the dims of two rows.
         let mut item = thread / warp::SIZE;
         while item < numbers.rows.next_multiple_of(2) {
+            math::roll();
             let (row, pair) = (item & !1, item % 2 * warp::SIZE + thread % warp::SIZE);
             let x = outputs.add((row / 2) as usize * PITCH + pair as usize);
             let (x, y) = (x.read().0, x.add(GROUP).read().0);

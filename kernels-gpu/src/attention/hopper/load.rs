@@ -4,10 +4,10 @@ use super::super::descale;
 use super::super::output::UnitOutput;
 use super::super::schedule::{QueryRows, Unit, units};
 use super::notes::Notes;
-use super::{Block, HELPERS, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
+use super::{Block, HELPERS, MADE_BARRIER, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
-    COMPUTE_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
+    COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
 };
 use crate::gpu::math::opaque;
 use crate::gpu::tile::E4m3;
@@ -26,7 +26,11 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, warp: u32) {
             for number in [map::K_WIDE, map::K_NARROW, map::V] {
                 tma::acquire_map(map(a, number));
             }
+        } else if warp == 1 && warp::lane_id() == 0 {
+            block.make_barriers();
         }
+        warp::sync_warp();
+        named_barrier::sync(MADE_BARRIER, GROUP_THREADS);
         while index < units(a, SIZES) {
             let unit = Unit::new(a, index, SIZES);
             mbarrier::wait(block.barrier(barrier::RING_FREE), ring_parity);
@@ -96,7 +100,8 @@ unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32
     const WIDE_PIECES: u32 = WIDE / PIECE;
     const PIECES: u32 = (WIDE + NARROW) / PIECE;
     const { assert!(HELPERS.is_multiple_of(PIECES)) };
-    let helper = thread::thread_idx_x() - COMPUTE_THREADS - warp::SIZE;
+    // Else what depends on it alone is computed ahead of everything, and takes registers.
+    let helper = opaque(thread::thread_idx_x()) - COMPUTE_THREADS - warp::SIZE;
     // SAFETY: the caller's promise; barriers lie between what is written here and its readers.
     unsafe {
         let factors = [descale::of_scores::<E4m3>(a, unit), descale::of_v::<E4m3>(a, unit)];

@@ -26,8 +26,8 @@ use crate::gpu::{mbarrier, named_barrier, shared, thread, warp, warpgroup};
 const SIZES: Sizes = Sizes { q_tiles: 1, tile_rows: ROWS, tile_n: TOKENS, warp_token: 0, element: 1 };
 
 /// Registers of a thread that copies, and of one that computes: together as many as the launch has.
-const LOAD_REGISTERS: u32 = 40;
-const COMPUTE_REGISTERS: u32 = 232;
+const LOAD_REGISTERS: u32 = 56;
+const COMPUTE_REGISTERS: u32 = 224;
 
 /// First warp of the group that copies.
 const FIRST_WARP: u32 = COMPUTE_THREADS / warp::SIZE;
@@ -36,7 +36,7 @@ const HELPERS: u32 = GROUP_THREADS - warp::SIZE;
 
 /// Numbers of the block's barriers: all know that the ring's barriers are made, and the queries copied; a warpgroup's own
 /// is its number and this; that of both that compute; they and the helpers know that the notes are taken; the copying
-/// group's, when the barriers are made.
+/// group knows that the ring's are made.
 const READY_BARRIER: u32 = 0;
 const GROUP_BARRIER: u32 = 1;
 const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
@@ -60,10 +60,6 @@ pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
     unsafe {
         if group == COMPUTE_GROUPS {
             warpgroup::give_registers::<LOAD_REGISTERS>();
-            if warp == FIRST_WARP {
-                block.make_barriers();
-            }
-            named_barrier::sync(MADE_BARRIER, GROUP_THREADS);
             load::run(&a, &block, warp - FIRST_WARP);
         } else {
             warpgroup::take_registers::<COMPUTE_REGISTERS>();
@@ -86,25 +82,22 @@ impl Block {
         self.shared + at::BARRIERS + number * mbarrier::BYTES
     }
 
-    /// Makes the barriers, one a lane: of full stages the copying thread and the bytes count, of empty ones the warps of
-    /// a group.
+    /// Makes the barriers: of full stages the copying thread and the bytes count, of empty ones the warps of a group.
     ///
     /// # Safety
-    /// Every lane of one warp reaches this call; as for [`mbarrier::init`].
+    /// As for [`mbarrier::init`].
     #[inline(always)]
     unsafe fn make_barriers(&self) {
         const GROUP_WARPS: u32 = GROUP_THREADS / warp::SIZE;
-        const { assert!(barrier::COUNT <= warp::SIZE && barrier::K_FULL < barrier::V_FULL) };
-        const { assert!(barrier::V_FULL + STAGES == barrier::K_EMPTY && barrier::RING_FREE + 1 == barrier::COUNT) };
-        let number = warp::lane_id();
-        if number < barrier::COUNT {
-            let count = match number {
-                barrier::RING_FREE => COMPUTE_GROUPS * GROUP_WARPS,
-                barrier::K_EMPTY.. => GROUP_WARPS,
-                _ => 1,
-            };
-            // SAFETY: the caller's promise.
-            unsafe { mbarrier::init(self.barrier(number), count) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for stage in 0..STAGES {
+                mbarrier::init(self.barrier(barrier::K_FULL + stage), 1);
+                mbarrier::init(self.barrier(barrier::V_FULL + stage), 1);
+                mbarrier::init(self.barrier(barrier::K_EMPTY + stage), GROUP_WARPS);
+                mbarrier::init(self.barrier(barrier::V_EMPTY + stage), GROUP_WARPS);
+            }
+            mbarrier::init(self.barrier(barrier::RING_FREE), COMPUTE_GROUPS * GROUP_WARPS);
         }
         mbarrier::fence_init();
         mbarrier::fence_async_proxy();

@@ -2,8 +2,8 @@
 
 use super::super::output::{RowOutput, RowParts, UnitOutput};
 use super::super::schedule::Unit;
-use crate::abi::AttentionArguments;
 use super::{Block, SIZES};
+use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{NOTES_BYTES, ROWS, at};
 use crate::gpu::divide;
 

@@ -38,6 +38,14 @@ pub(crate) fn opaque(x: u32) -> u32 {
     y
 }
 
+/// At the start of a loop's body: ptxas leaves the loop as it is. PTX ISA, "nounroll".
+#[cfg(splitkv_target = "sm_90a")]
+#[inline(always)]
+pub(crate) fn roll() {
+    // SAFETY: no instruction.
+    unsafe { asm!(".pragma \"nounroll\";", options(nostack, nomem)) }
+}
+
 /// As [`opaque`], of an address.
 #[cfg(splitkv_target = "sm_100f")]
 #[inline(always)]
