@@ -13,7 +13,7 @@ use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{COMPUTE_THREADS, MAX_MERGED_SPLITS, WIDE, WORD_BYTES, at, map};
 use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store};
-use crate::gpu::{Float4, copy, named_barrier, rendezvous, thread, warp};
+use crate::gpu::{Float4, named_barrier, rendezvous, thread, warp};
 
 /// What the word counts: blocks that have come, those that do not need it any more, and a bit of each share that was
 /// left to the last block.
@@ -25,10 +25,8 @@ const _: () = assert!(16 + MAX_MERGED_SPLITS <= 64 && MAX_MERGED_SPLITS < 256);
 /// How often the word is looked at before a share is left to the last block: some 50 us.
 const PATIENCE: u32 = 64;
 
-/// Parts of a row whose copies are under way together, and bytes of one.
-const PARTS: u32 = warp::SIZE;
-const PART_BYTES: u32 = WIDE * 4;
-const _: () = assert!(COMPUTE_THREADS / warp::SIZE * PARTS * PART_BYTES <= at::QUERY);
+/// Parts whose loads are under way together.
+const UNROLL: u32 = 12;
 
 /// Merges this block's share of its unit, and those that were left to it.
 ///
@@ -57,7 +55,7 @@ pub(super) unsafe fn merge(a: &AttentionArguments, block: &Block, numbers: &Numb
             shares &= shares - 1;
             let mut row = first + thread / warp::SIZE;
             while row < (first + numbers.share).min(numbers.rows) {
-                merge_row(&(*notes.row(row)).parts, a.num_splits, block, thread / warp::SIZE);
+                merge_row(&(*notes.row(row)).parts, a.num_splits);
                 row = opaque(row + COMPUTE_THREADS / warp::SIZE);
             }
         }
@@ -94,62 +92,51 @@ unsafe fn meet(word: *mut u64, split: u32, splits: u32) -> u64 {
     }
 }
 
-/// Merges the parts of a row: each lane four dims of each, and the LSE of one. They go through the warp's part of the
-/// empty ring, so that loops need not be unrolled.
+/// Merges the parts of a row: each lane four dims of each, and the LSE of one.
 ///
 /// # Safety
-/// Every lane of warp `warp` calls it with the same row, whose parts, `splits` of them, are known to them.
+/// Every lane of the warp calls it with the same row, whose parts, `splits` of them, are known to them.
 #[inline(always)]
-unsafe fn merge_row(parts: &RowParts, splits: u32, block: &Block, warp: u32) {
-    const { assert!(WIDE == warp::SIZE * 4) };
+unsafe fn merge_row(parts: &RowParts, splits: u32) {
+    const { assert!(UNROLL <= warp::SIZE && WIDE == warp::SIZE * 4) };
     let lane = warp::lane_id();
     let dim = lane * 4;
-    let place = warp * PARTS * PART_BYTES + lane * 16;
-    let wanted = if dim < parts.dims { 16 } else { 0 };
     let (mut max, mut sum, mut out) = (f32::NEG_INFINITY, 0.0, [0.0; 4]);
     let mut first = 0;
     let (mut next_lse, mut next_o) =
         (parts.lse.wrapping_add((u64::from(lane) * parts.lse_step) as usize), parts.o.wrapping_add(dim as usize));
     while first < splits {
-        let count = (splits - first).min(PARTS);
-        // SAFETY: a part that exists is one of the row's, the dims are in it; every lane of the warp is here, and reads
-        // what it has copied itself.
-        unsafe {
-            let lse = rendezvous::load_if(lane < count, next_lse, f32::NEG_INFINITY);
-            let mut part = 0;
-            while part < count {
-                math::roll();
-                copy::copy_16_zero_fill(block.shared + place + part * PART_BYTES, next_o.cast(), wanted);
+        let left = splits - first;
+        let mut o = [Float4([0.0; 4]); UNROLL as usize];
+        // SAFETY: a part that exists is one of the row's, the dims are in it; every lane of the warp is here.
+        let (most, weight) = unsafe {
+            let lse = rendezvous::load_if(lane < left.min(UNROLL), next_lse, f32::NEG_INFINITY);
+            for u in 0..UNROLL {
+                o[u as usize] = rendezvous::load_four_if(u < left && dim < parts.dims, next_o);
                 next_o = next_o.wrapping_add(parts.o_step as usize);
-                part = opaque(part + 1);
             }
-            copy::commit_group();
             let most = math::max(max, warp::reduce(lse, math::max));
-            let weight = math::exp2((lse - finite(most)) * LOG2_E);
-            let factor = math::exp2((max - finite(most)) * LOG2_E);
-            sum = sum * factor + warp::reduce(weight, |a, b| a + b);
-            for i in 0..4 {
-                out[i] *= factor;
-            }
-            max = most;
-            copy::wait_for_oldest::<2>();
-            let mut part = 0;
-            while part < count {
-                math::roll();
-                let weight = f32::from_bits(warp::warp_shuffle(weight.to_bits(), part));
-                let at = block.memory.wrapping_add((place + part * PART_BYTES) as usize);
-                let Float4(x) = at.cast::<Float4>().read();
-                // A part without weight may not have been written.
-                if weight != 0.0 {
-                    for i in 0..4 {
-                        out[i] = math::fma(weight, x[i], out[i]);
-                    }
+            (most, math::exp2((lse - finite(most)) * LOG2_E))
+        };
+        let factor = math::exp2((max - finite(most)) * LOG2_E);
+        // SAFETY: as above.
+        sum = sum * factor + unsafe { warp::reduce(weight, |a, b| a + b) };
+        for i in 0..4 {
+            out[i] *= factor;
+        }
+        for u in 0..UNROLL {
+            // SAFETY: as above.
+            let weight = f32::from_bits(unsafe { warp::warp_shuffle(weight.to_bits(), u) });
+            // A part without weight may not have been written.
+            if weight != 0.0 {
+                for i in 0..4 {
+                    out[i] = math::fma(weight, o[u as usize].0[i], out[i]);
                 }
-                part = opaque(part + 1);
             }
         }
-        first += PARTS;
-        next_lse = next_lse.wrapping_add((u64::from(PARTS) * parts.lse_step) as usize);
+        max = most;
+        first += UNROLL;
+        next_lse = next_lse.wrapping_add((u64::from(UNROLL) * parts.lse_step) as usize);
     }
     // The sum tells, for NaN passes the maximum by.
     let (lse, inverse) = if sum == 0.0 { (max, 0.0) } else { (max + math::log2(sum) * LN_2, 1.0 / sum) };

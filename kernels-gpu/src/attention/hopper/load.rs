@@ -4,7 +4,7 @@ use super::super::descale;
 use super::super::output::UnitOutput;
 use super::super::schedule::{QueryRows, Unit, units};
 use super::notes::Notes;
-use super::{Block, HELPERS, MADE_BARRIER, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
+use super::{Block, HELPERS, COPY_BARRIER, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
     COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
@@ -30,13 +30,15 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, warp: u32) {
             block.make_barriers();
         }
         warp::sync_warp();
-        named_barrier::sync(MADE_BARRIER, GROUP_THREADS);
+        named_barrier::sync(COPY_BARRIER, GROUP_THREADS);
         while index < units(a, SIZES) {
             let unit = Unit::new(a, index, SIZES);
             mbarrier::wait(block.barrier(barrier::RING_FREE), ring_parity);
             ring_parity ^= 1;
             if warp == 0 {
                 named_barrier::arrive(READY_BARRIER, THREADS);
+                // Tiles queue up in memory, and queries behind them would come too late.
+                named_barrier::sync(COPY_BARRIER, GROUP_THREADS);
                 if warp::lane_id() == 0 {
                     copy_tiles(a, block, &unit, tile);
                 }
@@ -99,7 +101,8 @@ unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32
     const PIECE: u32 = 16;
     const WIDE_PIECES: u32 = WIDE / PIECE;
     const PIECES: u32 = (WIDE + NARROW) / PIECE;
-    const { assert!(HELPERS.is_multiple_of(PIECES)) };
+    const UNROLL: u32 = 3;
+    const { assert!(HELPERS.is_multiple_of(PIECES) && ROWS.is_multiple_of(HELPERS / PIECES * UNROLL)) };
     // Else what depends on it alone is computed ahead of everything, and takes registers.
     let helper = opaque(thread::thread_idx_x()) - COMPUTE_THREADS - warp::SIZE;
     // SAFETY: the caller's promise; barriers lie between what is written here and its readers.
@@ -108,20 +111,24 @@ unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32
         let rows = QueryRows { a: *a, unit: *unit, element: 1 };
         let (mut row, piece) = (helper / PIECES, helper % PIECES);
         while row < ROWS {
-            let place = if piece < WIDE_PIECES {
-                row * WIDE + (piece ^ row % 8) * PIECE
-            } else {
-                ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
-            };
-            let (from, bytes) = match rows.row(row) {
-                Some(from) if piece * PIECE < rows.bytes() => (from.wrapping_add((piece * PIECE) as usize), PIECE),
-                // Nothing is read.
-                _ => (a.q.cast_const(), 0),
-            };
-            copy::copy_16_zero_fill(block.shared + at::QUERY + place, from, bytes);
-            row = opaque(row + HELPERS / PIECES);
+            for _ in 0..UNROLL {
+                let place = if piece < WIDE_PIECES {
+                    row * WIDE + (piece ^ row % 8) * PIECE
+                } else {
+                    ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
+                };
+                let (from, bytes) = match rows.row(row) {
+                    Some(from) if piece * PIECE < rows.bytes() => (from.wrapping_add((piece * PIECE) as usize), PIECE),
+                    // Nothing is read.
+                    _ => (a.q.cast_const(), 0),
+                };
+                copy::copy_16_zero_fill(block.shared + at::QUERY + place, from, bytes);
+                row += HELPERS / PIECES;
+            }
+            row = opaque(row);
         }
         copy::commit_group();
+        named_barrier::arrive(COPY_BARRIER, GROUP_THREADS);
         let (notes, output) = (Notes::new(block), UnitOutput::new(*a, *unit, SIZES.table(a), factors[1]));
         if helper == 0 {
             notes.write_numbers(a, unit, &output, factors[0], index);

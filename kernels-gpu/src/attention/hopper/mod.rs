@@ -36,12 +36,12 @@ const HELPERS: u32 = GROUP_THREADS - warp::SIZE;
 
 /// Numbers of the block's barriers: all know that the ring's barriers are made, and the queries copied; a warpgroup's own
 /// is its number and this; that of both that compute; they and the helpers know that the notes are taken; the copying
-/// group knows that the ring's are made.
+/// group's own.
 const READY_BARRIER: u32 = 0;
 const GROUP_BARRIER: u32 = 1;
 const BOTH_BARRIER: u32 = GROUP_BARRIER + COMPUTE_GROUPS;
 const NOTES_BARRIER: u32 = BOTH_BARRIER + 1;
-const MADE_BARRIER: u32 = NOTES_BARRIER + 1;
+const COPY_BARRIER: u32 = NOTES_BARRIER + 1;
 
 /// Body of the kernel.
 ///
