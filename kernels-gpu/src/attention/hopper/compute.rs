@@ -14,7 +14,7 @@ use crate::gpu::math::{self, opaque};
 use crate::gpu::shared::{load_f32, store, store_f32, store_two_f32};
 use crate::gpu::tile::{E4m3, Element};
 use crate::gpu::wgmma::{self, ELEMENTS, Swizzle, descriptor};
-use crate::gpu::{Float4, matrix, mbarrier, named_barrier, thread, warp};
+use crate::gpu::{Float2, Float4, matrix, mbarrier, named_barrier, thread, warp};
 
 /// Logarithm to base 2 of the largest weight after a row's reference has moved to its maximum.
 const HEADROOM: f32 = 4.8;
@@ -304,27 +304,27 @@ unsafe fn load_values(values: u32, lane: &Lane) -> [[[u32; 4]; 2]; 4] {
 /// All threads that compute reach this call; the notes are the unit's.
 #[inline(always)]
 unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: &Numbers, notes: Notes) {
-    // Outputs lie as lanes have them, two dims of two rows together: 64 of these for two rows, and 2 more, so that a
-    // warp writes to different banks.
-    const PITCH: usize = WIDE as usize / 2 + 2;
-    const GROUP: usize = ROWS as usize / 2 * PITCH;
+    // Floats from one row to the next: 8 more than it has, so that a warp writes to different banks.
+    const PITCH: usize = WIDE as usize + 8;
+    const GROUP: usize = ROWS as usize * PITCH;
     // Distance of the groups' sums: threads that read both at once find them in different banks.
     const SUMS: u32 = 32 * ROWS * 4 + 64;
-    const { assert!(COMPUTE_GROUPS as usize * GROUP * size_of::<Float4>() <= at::SUMS as usize) };
+    const { assert!(COMPUTE_GROUPS as usize * GROUP * 4 <= at::SUMS as usize) };
     const { assert!(at::SUMS + COMPUTE_GROUPS * SUMS <= at::QUERY && COMPUTE_GROUPS == 2) };
-    let outputs = block.memory.cast::<Float4>();
+    let outputs = block.memory.cast::<f32>();
     // A row's factors: of the groups, and of their sum.
     let factors = block.memory.wrapping_add((at::WEIGHT) as usize).cast::<Float4>();
     // SAFETY: the ring is empty once both warpgroups are here: the copying thread waits for it to be free. The notes have
     // been taken then.
     unsafe {
         named_barrier::sync(NOTES_BARRIER, COMPUTE_THREADS + HELPERS);
-        let first =
-            outputs.add(group as usize * GROUP + (lane.t as usize) * PITCH + (lane.warp * 16 + lane.g) as usize);
-        for k in 0..COLUMNS {
-            let (product, rows) = (k / (COLUMNS / 2), k % (COLUMNS / 2));
-            let out = [0, 1, 2, 3].map(|i| state.out[4 * k + i]);
-            first.add(rows * 4 * PITCH + product * 8).write(Float4(out));
+        let (row, dim) = (lane.t as usize * 2, (lane.warp * 32 + lane.g * 2) as usize);
+        let first = outputs.add(group as usize * GROUP + row * PITCH + dim);
+        for p in 0..2 {
+            for c in 0..COLUMNS {
+                let [x, y] = [elements(c)[p], elements(c)[p + 2]].map(|e| state.out[e]);
+                first.add((c / 2 * 8 + c % 2) * PITCH + p * 16).cast::<Float2>().write(Float2([x, y]));
+            }
         }
         let sums = block.shared + at::SUMS;
         let place = sums + group * SUMS + (lane.warp * 8 + lane.g) * ROWS * 4 + lane.place(0);
@@ -343,13 +343,9 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
         if row < ROWS.next_multiple_of(warp::SIZE / 2) {
             let row_or_last = row.min(ROWS - 1);
             let (mut sum, mut place) = (0.0, sums + of * SUMS + row_or_last * 4);
-            let end = place + 32 * ROWS * 4;
-            while place != end {
-                math::roll();
-                for i in 0..8 {
-                    sum += load_f32(place + i * ROWS * 4);
-                }
-                place = opaque(place + 8 * ROWS * 4);
+            for _ in 0..32 {
+                sum += load_f32(place);
+                place += ROWS * 4;
             }
             let offset = load_f32(block.shared + at::STEP + of * ROWS * 4 + row_or_last * 4);
             let seen = numbers.tokens > of * TOKENS;
@@ -367,23 +363,26 @@ unsafe fn write(state: &State, block: &Block, lane: &Lane, group: u32, numbers: 
             }
         }
         named_barrier::sync(BOTH_BARRIER, COMPUTE_THREADS);
-        // A warp takes half the dims of two rows.
-        let mut item = thread / warp::SIZE;
-        while item < numbers.rows.next_multiple_of(2) {
+        // A warp a row, three of them under way together.
+        let (mut row, dim) = (thread / warp::SIZE, thread % warp::SIZE * 4);
+        while row < numbers.rows {
             math::roll();
-            let (row, pair) = (item & !1, item % 2 * warp::SIZE + thread % warp::SIZE);
-            let x = outputs.add((row / 2) as usize * PITCH + pair as usize);
-            let (x, y) = (x.read().0, x.add(GROUP).read().0);
-            for i in 0..2 {
-                if row + (i as u32) < numbers.rows {
-                    let Float4([first, second, inverse, factor]) = factors.add(row as usize + i).read();
-                    let value = [x[i], x[i + 2]];
-                    let other = [y[i], y[i + 2]];
-                    let value = [0, 1].map(|d| math::fma(second, other[d], first * value[d]) * inverse * factor);
-                    (*notes.row(row + i as u32)).output.store::<2, 1>(|_| pair * 2, |_| value);
+            let rows = [0, 1, 2].map(|i| row + i * (COMPUTE_THREADS / warp::SIZE));
+            let values = rows.map(|row| {
+                let row = row.min(numbers.rows - 1);
+                let Float4([first, second, inverse, factor]) = factors.add(row as usize).read();
+                let x = outputs.add(row as usize * PITCH + dim as usize);
+                let (x, y) = (x.cast::<Float4>().read().0, x.add(GROUP).cast::<Float4>().read().0);
+                let value = [0, 1, 2, 3].map(|i| math::fma(second, y[i], first * x[i]) * inverse * factor);
+                ((*notes.row(row)).output, value)
+            });
+            for i in 0..rows.len() {
+                if rows[i] < numbers.rows {
+                    values[i].0.store::<4, 1>(|_| dim, |_| values[i].1);
                 }
             }
-            item = opaque(item + COMPUTE_THREADS / warp::SIZE);
+            row += COMPUTE_THREADS / warp::SIZE * rows.len() as u32;
+            row = opaque(row);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::descale;
 use super::super::output::UnitOutput;
 use super::super::schedule::{QueryRows, Unit, units};
 use super::notes::Notes;
-use super::{Block, HELPERS, COPY_BARRIER, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
+use super::{Block, COPY_BARRIER, HELPERS, NOTES_BARRIER, READY_BARRIER, SIZES, Turn};
 use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
     COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
