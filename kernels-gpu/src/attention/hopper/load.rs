@@ -9,7 +9,7 @@ use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
     COMPUTE_THREADS, GROUP_THREADS, K_BYTES, NARROW, ROWS, THREADS, TOKENS, V_HALF, V_TOKENS, WIDE, at, barrier, map,
 };
-use crate::gpu::math::opaque;
+use crate::gpu::math::{self, opaque};
 use crate::gpu::tile::E4m3;
 use crate::gpu::{QuerySource, copy, mbarrier, named_barrier, thread, tma, warp};
 
@@ -101,35 +101,38 @@ unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32
     const PIECE: u32 = 16;
     const WIDE_PIECES: u32 = WIDE / PIECE;
     const PIECES: u32 = (WIDE + NARROW) / PIECE;
-    const UNROLL: u32 = 3;
-    const { assert!(HELPERS.is_multiple_of(PIECES) && ROWS.is_multiple_of(HELPERS / PIECES * UNROLL)) };
+    // Rows from one of a thread's to the next: the swizzle of both is the same.
+    const STEP: u32 = HELPERS / PIECES;
+    const { assert!(HELPERS.is_multiple_of(PIECES) && STEP == 8) };
     // Else what depends on it alone is computed ahead of everything, and takes registers.
     let helper = opaque(thread::thread_idx_x()) - COMPUTE_THREADS - warp::SIZE;
     // SAFETY: the caller's promise; barriers lie between what is written here and its readers.
     unsafe {
         let factors = [descale::of_scores::<E4m3>(a, unit), descale::of_v::<E4m3>(a, unit)];
+        let output = UnitOutput::new(*a, *unit, SIZES.table(a), factors[1]);
         let rows = QueryRows { a: *a, unit: *unit, element: 1 };
         let (mut row, piece) = (helper / PIECES, helper % PIECES);
+        let (mut place, place_step) = if piece < WIDE_PIECES {
+            (row * WIDE + (piece ^ row % STEP) * PIECE, STEP * WIDE)
+        } else {
+            (ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE, STEP * NARROW)
+        };
+        place += block.shared + at::QUERY;
+        let (count, wanted) = (output.rows(), piece * PIECE < rows.bytes());
+        // Nothing is read of a row that does not exist.
+        let start = |row: u32| rows.row(row).unwrap_or(a.q.cast_const()).wrapping_add((piece * PIECE) as usize);
+        let mut from = start(row);
         while row < ROWS {
-            for _ in 0..UNROLL {
-                let place = if piece < WIDE_PIECES {
-                    row * WIDE + (piece ^ row % 8) * PIECE
-                } else {
-                    ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE
-                };
-                let (from, bytes) = match rows.row(row) {
-                    Some(from) if piece * PIECE < rows.bytes() => (from.wrapping_add((piece * PIECE) as usize), PIECE),
-                    // Nothing is read.
-                    _ => (a.q.cast_const(), 0),
-                };
-                copy::copy_16_zero_fill(block.shared + at::QUERY + place, from, bytes);
-                row += HELPERS / PIECES;
-            }
-            row = opaque(row);
+            math::roll();
+            copy::copy_16_zero_fill(place, from, if wanted && row < count { PIECE } else { 0 });
+            row = opaque(row + STEP);
+            place += place_step;
+            from =
+                if a.group == 1 { from.wrapping_add((u64::from(STEP) * a.q_stride_seq) as usize) } else { start(row) };
         }
         copy::commit_group();
         named_barrier::arrive(COPY_BARRIER, GROUP_THREADS);
-        let (notes, output) = (Notes::new(block), UnitOutput::new(*a, *unit, SIZES.table(a), factors[1]));
+        let notes = Notes::new(block);
         if helper == 0 {
             notes.write_numbers(a, unit, &output, factors[0], index);
         }
