@@ -4,7 +4,7 @@ use super::combine::merge_parts;
 use super::parts::{Parts, Table};
 use super::schedule::Unit;
 use crate::abi::{AttentionArguments, Output};
-use crate::gpu::{Float2, Float4, divide, math};
+use crate::gpu::{Float2, Float4, divide_by_few, math};
 use core::ptr;
 
 /// Natural logarithm of 2.
@@ -292,7 +292,7 @@ impl UnitOutput {
     #[inline(always)]
     fn place(&self, row: u32) -> (u32, u32) {
         // SAFETY: group is not 0, since there is a row.
-        let (query, member) = unsafe { divide(self.unit.first_row + row, self.a.group) };
+        let (query, member) = unsafe { divide_by_few(self.unit.first_row + row, self.a.group) };
         (query, self.unit.kv_head * self.a.group + member)
     }
 

@@ -4,7 +4,7 @@ use super::parts::{Entry, Table};
 use super::sequence::{Sequence, Sequences, sight};
 use crate::abi::AttentionArguments;
 use crate::gpu::arguments::Arguments;
-use crate::gpu::{Chunk, Pages, QuerySource, divide, thread, warp};
+use crate::gpu::{Chunk, Pages, QuerySource, divide, divide_by_few, thread, warp};
 
 /// One query tile against one split of a sequence's KV.
 #[derive(Clone, Copy)]
@@ -53,9 +53,9 @@ impl Unit {
         // SAFETY: the counts are not 0, since there is a unit; a table has an entry for each.
         let (kv_head, m_block, batch, split) = unsafe {
             let (rest, kv_head) = divide(index, a.kv_heads);
-            let (entry, m_block) = divide(rest, sizes.m_blocks(a));
+            let (entry, m_block) = divide_by_few(rest, sizes.m_blocks(a));
             let Entry { sequence, split } = if table.is_null() {
-                let (split, sequence) = divide(entry, sequences);
+                let (split, sequence) = divide_by_few(entry, sequences);
                 Entry { sequence, split }
             } else {
                 table.entry(entry).read()
@@ -150,7 +150,7 @@ impl QuerySource for QueryRows {
             return None;
         }
         // SAFETY: group is not 0.
-        let (query, member) = unsafe { divide(row, a.group) };
+        let (query, member) = unsafe { divide_by_few(row, a.group) };
         let head = u64::from(unit.kv_head) * u64::from(a.group) + u64::from(member);
         let query = u64::from(unit.sequence.first_query + query);
         let offset = u64::from(unit.batch) * a.q_stride_batch + query * a.q_stride_seq + head * a.q_stride_head;

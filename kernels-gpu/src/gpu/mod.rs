@@ -121,14 +121,24 @@ pub(crate) struct Float2(pub(crate) [f32; 2]);
 /// `divisor` is not 0.
 #[inline(always)]
 pub(crate) unsafe fn divide(value: u32, divisor: u32) -> (u32, u32) {
-    // A block of warpgroups begins with a chain of divisions, most of them by 1: one sequence, heads that share nothing.
+    // SAFETY: the caller's promise.
+    unsafe { core::hint::assert_unchecked(divisor != 0) };
+    (value / divisor, value % divisor)
+}
+
+/// As [`divide`], by what is mostly 1: heads of a group, sequences, blocks of rows. Where a block begins, and has its code
+/// still to fetch, a division takes long.
+///
+/// # Safety
+/// As for [`divide`].
+#[inline(always)]
+pub(crate) unsafe fn divide_by_few(value: u32, divisor: u32) -> (u32, u32) {
     #[cfg(splitkv_target = "sm_90a")]
     if core::intrinsics::likely(math::opaque(divisor) == 1) {
         return (value, 0);
     }
     // SAFETY: the caller's promise.
-    unsafe { core::hint::assert_unchecked(divisor != 0) };
-    (value / divisor, value % divisor)
+    unsafe { divide(value, divisor) }
 }
 
 /// The value of an IEEE binary16 number.

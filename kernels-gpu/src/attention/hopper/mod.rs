@@ -16,10 +16,10 @@ mod load;
 mod notes;
 
 use super::schedule::Sizes;
-use crate::abi::AttentionArguments;
 use crate::abi::warpgroups::{
     COMPUTE_GROUPS, COMPUTE_THREADS, GROUP_THREADS, ROWS, STAGE, STAGES, TOKENS, at, barrier,
 };
+use crate::abi::{AttentionArguments, NO_BOUND};
 use crate::gpu::{mbarrier, named_barrier, shared, thread, warp, warpgroup};
 
 /// Sizes that the schedule needs.
@@ -49,6 +49,8 @@ const COPY_BARRIER: u32 = NOTES_BARRIER + 1;
 /// The launch is as the ABI table says: threads, shared memory, and what the arguments point to.
 #[inline(always)]
 pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
+    // There is no mask: what asks for its bounds is left out.
+    let a = AttentionArguments { window_left: NO_BOUND, window_right: NO_BOUND, ..a };
     let (group, warp) = (thread::thread_idx_x() / GROUP_THREADS, thread::thread_idx_x() / warp::SIZE);
     // SAFETY: the launch has this much shared memory.
     let block = Block {
