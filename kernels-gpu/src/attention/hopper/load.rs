@@ -37,13 +37,23 @@ pub(super) unsafe fn run(a: &AttentionArguments, block: &Block, warp: u32) {
             ring_parity ^= 1;
             if warp == 0 {
                 named_barrier::arrive(READY_BARRIER, THREADS);
-                // Tiles queue up in memory, and queries behind them would come too late.
-                named_barrier::sync(COPY_BARRIER, GROUP_THREADS);
-                if warp::lane_id() == 0 {
-                    copy_tiles(a, block, &unit, tile);
+                // Tiles queue up in memory: the first one goes ahead, and the others after the queries, which would come
+                // too late behind them.
+                let (mut from, mut to) = (unit.begin, unit.end.min(unit.begin + TOKENS));
+                loop {
+                    if warp::lane_id() == 0 {
+                        copy_tiles(a, block, &unit, [from, to], tile);
+                    }
+                    warp::sync_warp();
+                    tile += (to - from).div_ceil(TOKENS);
+                    if opaque(from) == unit.begin {
+                        named_barrier::sync(COPY_BARRIER, GROUP_THREADS);
+                    }
+                    if to == unit.end {
+                        break;
+                    }
+                    (from, to) = (to, unit.end);
                 }
-                warp::sync_warp();
-                tile += (unit.end - unit.begin).div_ceil(TOKENS);
             } else {
                 prepare(a, block, &unit, index);
             }
@@ -58,18 +68,19 @@ fn map(a: &AttentionArguments, number: u32) -> *const u8 {
     a.page_table.wrapping_add((number * map::BYTES) as usize).cast_const()
 }
 
-/// Copies the unit's tiles, the first one being the block's number `tile`, as stages of the ring become empty.
+/// Copies the unit's tiles from one of its tokens to another, the first one being the block's number `tile`, as stages of
+/// the ring become empty.
 ///
 /// # Safety
 /// One thread calls it; as for [`run`].
 #[inline(always)]
-unsafe fn copy_tiles(a: &AttentionArguments, block: &Block, unit: &Unit, mut tile: u32) {
+unsafe fn copy_tiles(a: &AttentionArguments, block: &Block, unit: &Unit, tokens: [u32; 2], mut tile: u32) {
     let (k_wide, k_narrow, v) = (map(a, map::K_WIDE), map(a, map::K_NARROW), map(a, map::V));
     let policy = copy::evict_first_policy();
     // Packed sequences are one.
     let batch = if a.cu_seqlens_kv.is_null() { unit.batch } else { 0 };
-    let mut token = unit.begin;
-    while token < unit.end {
+    let [mut token, end] = tokens;
+    while token < end {
         let turn = Turn::of(tile);
         let place = [0, unit.kv_head, unit.sequence.first_key + token, batch];
         let to = block.shared + turn.offset();
