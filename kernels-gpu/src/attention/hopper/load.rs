@@ -124,9 +124,9 @@ unsafe fn prepare(a: &AttentionArguments, block: &Block, unit: &Unit, index: u32
         let rows = QueryRows { a: *a, unit: *unit, element: 1 };
         let (mut row, piece) = (helper / PIECES, helper % PIECES);
         let (mut place, place_step) = if piece < WIDE_PIECES {
-            (row * WIDE + (piece ^ row % STEP) * PIECE, STEP * WIDE)
+            (row * WIDE + (piece ^ (row % STEP)) * PIECE, STEP * WIDE)
         } else {
-            (ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ row / 2 % 4) * PIECE, STEP * NARROW)
+            (ROWS * WIDE + row * NARROW + ((piece - WIDE_PIECES) ^ (row / 2 % 4)) * PIECE, STEP * NARROW)
         };
         place += block.shared + at::QUERY;
         let (count, wanted) = (output.rows(), piece * PIECE < rows.bytes());

@@ -52,11 +52,9 @@ pub(crate) unsafe fn warpgroups(a: AttentionArguments) {
     // There is no mask: what asks for its bounds is left out.
     let a = AttentionArguments { window_left: NO_BOUND, window_right: NO_BOUND, ..a };
     let (group, warp) = (thread::thread_idx_x() / GROUP_THREADS, thread::thread_idx_x() / warp::SIZE);
-    // SAFETY: the launch has this much shared memory.
-    let block = Block {
-        memory: shared::dynamic_shared_mem(),
-        shared: unsafe { shared::address(shared::dynamic_shared_mem()) },
-    };
+    let memory = shared::dynamic_shared_mem();
+    // SAFETY: it is shared memory.
+    let block = Block { memory, shared: unsafe { shared::address(memory) } };
     // SAFETY: one warp makes the barriers before any other uses them: the barrier of a unit's queries comes later. The
     // groups are whole, and give back as many registers as they take.
     unsafe {
