@@ -30,6 +30,7 @@ pub(crate) unsafe fn address(pointer: *const u8) -> u32 {
 ///
 /// # Safety
 /// `address` is the shared address of a word, aligned to 4, that no other thread accesses.
+#[cfg(splitkv_target = "sm_90a")]
 #[inline(always)]
 pub(crate) unsafe fn store(address: u32, word: u32) {
     // SAFETY: the caller's promise.
@@ -40,6 +41,7 @@ pub(crate) unsafe fn store(address: u32, word: u32) {
 ///
 /// # Safety
 /// As for [`store`].
+#[cfg(splitkv_target = "sm_90a")]
 #[inline(always)]
 pub(crate) unsafe fn store_f32(address: u32, value: f32) {
     // SAFETY: the caller's promise.
@@ -50,6 +52,7 @@ pub(crate) unsafe fn store_f32(address: u32, value: f32) {
 ///
 /// # Safety
 /// As for [`store`], with 8 bytes.
+#[cfg(splitkv_target = "sm_90a")]
 #[inline(always)]
 pub(crate) unsafe fn store_two_f32(address: u32, [x, y]: [f32; 2]) {
     // SAFETY: the caller's promise.
@@ -62,6 +65,7 @@ pub(crate) unsafe fn store_two_f32(address: u32, [x, y]: [f32; 2]) {
 ///
 /// # Safety
 /// `address` is the shared address of a float, aligned to 4, that no other thread writes.
+#[cfg(splitkv_target = "sm_90a")]
 #[inline(always)]
 pub(crate) unsafe fn load_f32(address: u32) -> f32 {
     let value: f32;
