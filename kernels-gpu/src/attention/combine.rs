@@ -59,7 +59,7 @@ pub(super) unsafe fn merge_parts(
     head_dim_v: u32,
     target: &RowOutput,
 ) {
-    const { assert!(warp::SIZE % MERGE_UNROLL == 0 && MAX_SPLITS % warp::SIZE == 0) };
+    const { assert!(warp::SIZE.is_multiple_of(MERGE_UNROLL) && MAX_SPLITS.is_multiple_of(warp::SIZE)) };
     let lane = warp::lane_id();
     let Parts { first, step, count } = parts;
     let lse = |split: u32| -> f32 {
@@ -67,12 +67,14 @@ pub(super) unsafe fn merge_parts(
         // SAFETY: the split is one of the row's.
         if split < count { unsafe { partial_lse.cast::<f32>().add(place as usize).read() } } else { f32::NEG_INFINITY }
     };
+    // What places are computed from: else those of all parts are kept once for the warp, where there is no room for them.
+    let (dims, parts_in_lane) = (warp::per_lane(head_dim_v), warp::per_lane(count));
     let load = |split: u32, dim: u32| -> [Float4; UNROLL] {
         let mut values = [Float4([0.0; 4]); UNROLL];
         for u in 0..UNROLL {
             let split = split + u as u32;
-            if split < count && dim < head_dim_v {
-                let place = (first + u64::from(split) * step) * u64::from(head_dim_v) + u64::from(dim);
+            if split < parts_in_lane && dim < dims {
+                let place = (first + u64::from(split) * step) * u64::from(dims) + u64::from(dim);
                 // SAFETY: split and dim are the row's; parts are aligned to 16 bytes.
                 values[u] = unsafe { partial_o.cast::<f32>().add(place as usize).cast::<Float4>().read() };
             }
