@@ -21,6 +21,8 @@ fn main() -> Result<()> {
 fn run() -> Result<Vec<f32>> {
     cust::init(cust::CudaFlags::empty())?;
     let context = Context::new(cust::device::Device::get_device(0)?)?;
+    // It takes the context, and ends it: streams and memory of cust's come after it, and so are dropped before.
+    let device = Device::from_cust_context(context)?;
     let own_stream = Arc::new(Stream::new(StreamFlags::NON_BLOCKING, None)?);
 
     let problem = Problem::new(2, 8, 2, 1, 1024, 128, DType::Bf16);
@@ -32,7 +34,6 @@ fn run() -> Result<Vec<f32>> {
     let v = DeviceBuffer::from_slice(&tokens)?;
     let o = DeviceBuffer::from_slice(&vec![0_u16; elements(&problem.o_shape())])?;
 
-    let device = Device::from_cust_context(context)?;
     let stream = splitkv::Stream::from_cust(&device, Arc::clone(&own_stream))?;
     let kernels = Kernels::find(device.props().target)?;
     let plan = plan(&problem, &Options::default(), device.props(), kernels.catalogue())?;

@@ -169,8 +169,9 @@ fn another_architecture_is_refused() {
     drivers("another_architecture_is_refused", |site, maker| {
         let other = Changed::new(site, "other", |_, mut bytes| match maker {
             Maker::Nvidia => {
-                let own = format!(".target {}", site.kernels.target().name());
-                String::from_utf8(bytes).expect("PTX is text").replace(&own, ".target sm_121").into_bytes()
+                let text = String::from_utf8(bytes).expect("PTX is text");
+                let own = text.lines().find(|line| line.starts_with(".target")).expect("PTX names its architecture");
+                text.replace(own, ".target sm_121").into_bytes()
             }
             Maker::Amd => {
                 // The flags of the ELF header name the GPU: gfx942.

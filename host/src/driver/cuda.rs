@@ -447,7 +447,8 @@ impl Driver for Cuda {
 }
 
 impl Device {
-    /// The device behind a context that the caller made with cust. It keeps the context alive.
+    /// The device behind a context that the caller made with cust. It keeps the context alive, and ends it with its last
+    /// clone: streams and memory of cust's in that context must be dropped before.
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`], or what the driver says.

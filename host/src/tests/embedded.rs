@@ -7,8 +7,8 @@ use half::bf16;
 use crate::artefacts::FILES;
 use crate::{AttentionOptions, Catalogue, Device, Kernels, Target, Tensor, attention};
 
-/// All artefacts together may add this much to a program.
-const MOST_BYTES: usize = 5 << 20;
+/// All artefacts together may add this much to a program: some 20 KiB for each of the kernels.
+const MOST_BYTES: usize = 6 << 20;
 
 #[test]
 fn they_stay_small() {
