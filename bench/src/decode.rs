@@ -1,7 +1,5 @@
 //! Decodes: the automatic choice of splits against explicit ones, other libraries and the read ceiling, in one run.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use serde::Serialize;
@@ -11,7 +9,7 @@ use crate::arena::Arena;
 use crate::candidate::{Candidate, Choice, Ready, Type, plan_for, sets};
 use crate::ceiling::Ceiling;
 use crate::output::{Files, progress};
-use crate::peers::{self, Peer};
+use crate::peers::{self, Peer, PeerOptions};
 use crate::random;
 use crate::reference::Check;
 use crate::report::{self, Figure, Measured};
@@ -72,12 +70,8 @@ pub(crate) struct Decode {
     /// FlashInfer; each in the fastest of its ways. What is missing is named.
     #[arg(long, conflicts_with = "random")]
     peers: bool,
-    /// The Python that has the peers.
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: String,
-    /// How long a peer may be waited for in all (FlashInfer compiles its kernels for minutes, the first time).
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u64).range(1..))]
-    peer_limit: u64,
+    #[command(flatten)]
+    peer_options: PeerOptions,
     /// Which rows are compared with the reference.
     #[arg(long, default_value = "sample")]
     check: Check,
@@ -158,10 +152,9 @@ impl Decode {
     pub(crate) fn run(&self) -> Result<()> {
         let session = Session::open(self.device.as_deref())?;
         let problems = self.problems()?;
-        let limit = Duration::from_secs(self.peer_limit);
         // They start while the ceiling is measured. A Python that is not there has no peers.
         let wanted: Vec<&str> = peers::names().collect();
-        let started = self.peers.then(|| peers::start(&self.python, session.device.name(), limit, &wanted));
+        let started = self.peers.then(|| self.peer_options.start(session.device.name(), &wanted));
         println!("{}", session.device);
         let timed = !session.counts();
         let ceiling = if timed {

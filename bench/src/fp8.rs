@@ -1,7 +1,5 @@
 //! The FP8 benchmark: short queries over a long cached prefix, unsplit against the automatic choice of splits.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use serde::Serialize;
@@ -10,7 +8,7 @@ use splitkv::{DType, Options, Problem, Splits};
 use crate::arena::Arena;
 use crate::candidate::{Choice, Ready, plan_for, sets};
 use crate::output::{Tables, progress, table};
-use crate::peers::{self, Peer};
+use crate::peers::{Peer, PeerOptions};
 use crate::reference::Check;
 use crate::session::Session;
 use crate::timing::{Contestant, Rounds, alternate};
@@ -38,12 +36,8 @@ pub(crate) struct Fp8 {
     /// Time FlashAttention-3, too, where this machine's Python has it, in the fastest of its ways.
     #[arg(long)]
     peers: bool,
-    /// The Python that has it.
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: String,
-    /// How long it may be waited for in all.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u64).range(1..))]
-    peer_limit: u64,
+    #[command(flatten)]
+    peer_options: PeerOptions,
     /// Which rows are compared with the reference.
     #[arg(long, default_value = "sample")]
     check: Check,
@@ -86,10 +80,9 @@ impl Fp8 {
         let session = Session::open(self.device.as_deref())?;
         println!("{}", session.device);
         let problems: Vec<Problem> = self.kv.iter().map(|&kv| problem(kv as usize)).collect();
-        let limit = Duration::from_secs(self.peer_limit);
         let (mut peers, mut described) = (Vec::new(), Vec::new());
         if self.peers {
-            match peers::start(&self.python, session.device.name(), limit, &["fa3"]) {
+            match self.peer_options.start(session.device.name(), &["fa3"]) {
                 Ok(started) => peers = started,
                 Err(error) => described.push(format!("fa3: missing: {error:#}")),
             }

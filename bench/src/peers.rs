@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, value_parser};
 use serde_json::{Value, json};
 use splitkv::Problem;
 
@@ -100,11 +101,32 @@ impl Drop for Process {
     }
 }
 
+/// The Python that has the peers, and how long they may take.
+#[derive(Args)]
+pub(crate) struct PeerOptions {
+    /// The Python that has the peers.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: String,
+    /// How long a peer may be waited for in all (FlashInfer compiles its kernels for minutes, the first time).
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u64).range(1..))]
+    peer_limit: u64,
+}
+
+impl PeerOptions {
+    /// Starts those of `wanted` on the GPU of `device`.
+    ///
+    /// # Errors
+    /// Where that Python cannot be started.
+    pub(crate) fn start(&self, device: &str, wanted: &[&str]) -> Result<Vec<Peer>> {
+        start(&self.python, device, Duration::from_secs(self.peer_limit), wanted)
+    }
+}
+
 /// Starts those of `wanted` with the Python `python`, on the GPU of `device`; each may be waited for `limit` in all.
 ///
 /// # Errors
 /// Where that Python cannot be started.
-pub(crate) fn start(python: &str, device: &str, limit: Duration, wanted: &[&str]) -> Result<Vec<Peer>> {
+fn start(python: &str, device: &str, limit: Duration, wanted: &[&str]) -> Result<Vec<Peer>> {
     // PyTorch has AMD's GPUs under NVIDIA's name.
     let ordinal = device.split_once(':').and_then(|(_, ordinal)| ordinal.parse().ok()).unwrap_or(0_u32);
     let start = |(name, title): (&'static str, &'static str)| {

@@ -10,9 +10,9 @@
 //!    rounding errors are spread evenly. Probabilities near underflow have an absolute error, not a relative
 //!    one; it enters in the same place.
 //! 2. Scores are summed in fp32. A score is off by at most `2^-20` of `scale * sum_d |q_d k_d|`: eight steps of
-//!    a matrix unit that truncates, and the scaling. (`2^-13` with e4m3: Hopper's FP8 unit keeps that many bits
-//!    of a product behind the largest one's first, "DeepSeek-V3 Technical Report", section 3.5.2; an H200 was seen to be
-//!    off by `2^-14.2` with one key, whose LSE is its score.) That moves a probability by the same relative amount,
+//!    a matrix unit that truncates, and the scaling. (`2^-13` with e4m3 in runs for a real Hopper GPU: its FP8
+//!    unit keeps that many bits of a product behind the largest one's first, "DeepSeek-V3 Technical Report", section
+//!    3.5.2; an H200 was seen to be off by `2^-14.2` with one key, whose LSE is its score.) That moves a probability by the same relative amount,
 //!    so it is added to `u`; and it moves the LSE by that amount. A softcap moves a score by no more than it was off
 //!    before (its slope is at most 1), and is off itself by `2^-21` of the cap: with `e = exp(2x)` from an
 //!    approximate exponential (relative error `2^-22`, and `|x| 2^-22` from rounding its argument),
@@ -33,8 +33,11 @@
 //! A row that sees no key has no tolerance: O is 0 exactly, and LSE is -inf exactly, or the sink's logit up to its
 //! conversion.
 
+use kernels_gpu::abi::Target;
+
 use crate::numeric::Format;
 use crate::reference::{Attention, sum_of, sum_over_keys};
+use crate::site::sites;
 
 /// Absolute tolerance of the LSE on top of the scores' own and of its own rounding: fp32 exp2 and log2, sums, merges.
 pub const LSE: f64 = 1e-5;
@@ -99,6 +102,11 @@ pub fn same_format(scores: &[f64], values: &[&[f64]], lse: f64, format: Format, 
     same.into_iter().map(|same| output.round(same * (max - lse).exp())).collect()
 }
 
+/// Whether this run is for a real Hopper GPU, among others.
+fn has_hopper() -> bool {
+    sites().iter().any(|site| !site.is_emulated() && site.device.props().target == Target::Sm90a)
+}
+
 /// Bound of a row's error in its scores, in absolute terms.
 #[inline(always)]
 fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3], format: Format) -> f64 {
@@ -108,7 +116,8 @@ fn score_error(attention: &Attention<'_>, [sequence, query, head]: [usize; 3], f
         sum_of(q, k, |q, k| (q * k).abs())
     };
     let largest = attention.keys(sequence, query).map(products).fold(0.0, f64::max);
-    let relative = if format == Format::E4m3 { 2f64.powi(-13) } else { 2f64.powi(-20) };
+    let coarse = format == Format::E4m3 && has_hopper();
+    let relative = if coarse { 2f64.powi(-13) } else { 2f64.powi(-20) };
     relative * attention.scale.abs() * largest + attention.softcap.map_or(0.0, |cap| 2f64.powi(-21) * cap)
 }
 

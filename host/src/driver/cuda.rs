@@ -9,7 +9,7 @@ use cust::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use kernels_gpu::abi::Target;
 use libloading::os::unix::Library;
 
-use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed, TensorMap, ordinal};
+use super::{Backend, DeviceId, Driver, Handle, LaunchCall, Listed, TensorMap, ordinal, upload};
 use crate::stream::Held;
 use crate::{Device, DeviceProps, Error, Result, Stream};
 
@@ -225,14 +225,7 @@ impl Driver for Cuda {
 
     fn upload(&self, bytes: &[u8]) -> Result<u64> {
         let _relaxed = Relaxed::enter(&self.name)?;
-        let address = self.alloc(bytes.len())?;
-        // SAFETY: it was just allocated.
-        let written = unsafe { self.write(address, bytes) };
-        if written.is_err() {
-            // SAFETY: as above.
-            unsafe { self.free(address) };
-        }
-        written.map(|()| address)
+        upload(self, bytes)
     }
 
     fn tensor_map(&self, map: &TensorMap) -> Result<[u8; 128]> {

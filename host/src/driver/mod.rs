@@ -24,6 +24,18 @@ pub(crate) struct DeviceId {
     pub(crate) context: u64,
 }
 
+/// [`Driver::upload`], where nothing stands in its way.
+fn upload(driver: &(impl Driver + ?Sized), bytes: &[u8]) -> Result<u64> {
+    let address = driver.alloc(bytes.len())?;
+    // SAFETY: it was just allocated.
+    let written = unsafe { driver.write(address, bytes) };
+    if written.is_err() {
+        // SAFETY: as above.
+        unsafe { driver.free(address) };
+    }
+    written.map(|()| address)
+}
+
 /// A tensor of bytes in device memory, and the box of it that one copy moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TensorMap {
@@ -67,16 +79,7 @@ pub(crate) trait Driver: Send + Sync {
     }
     /// Allocates device memory with these contents, at least one byte. May be called while a stream is captured.
     fn upload(&self, bytes: &[u8]) -> Result<u64> {
-        let address = self.alloc(bytes.len())?;
-        // SAFETY: it was just allocated.
-        match unsafe { self.write(address, bytes) } {
-            Ok(()) => Ok(address),
-            Err(error) => {
-                // SAFETY: as above.
-                unsafe { self.free(address) };
-                Err(error)
-            }
-        }
+        upload(self, bytes)
     }
     /// A tensor map, to be copied to device memory at a multiple of 64 bytes.
     fn tensor_map(&self, _map: &TensorMap) -> Result<[u8; 128]> {
