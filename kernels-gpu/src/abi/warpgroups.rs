@@ -11,12 +11,12 @@ pub const STAGES: u32 = 4;
 pub const COMPUTE_GROUPS: u32 = 2;
 /// Threads of a warpgroup.
 pub const GROUP_THREADS: u32 = 128;
-/// Threads of a block: the warpgroups that compute, and one whose first thread copies.
+/// Threads of a block: the warpgroups that compute, and one that copies.
 pub const THREADS: u32 = (COMPUTE_GROUPS + 1) * GROUP_THREADS;
 /// Threads that compute.
 pub const COMPUTE_THREADS: u32 = COMPUTE_GROUPS * GROUP_THREADS;
 
-/// Head dim of Q and K, and of V.
+/// Head dim of Q and K.
 pub const HEAD_DIM_QK: u32 = 192;
 /// Head dim of V and O.
 pub const HEAD_DIM_V: u32 = 128;

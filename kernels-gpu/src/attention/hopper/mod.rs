@@ -3,9 +3,8 @@
 //! Operands are exchanged: scores are `K Q^T`, outputs `V^T P^T`, so that few query rows waste little of a product,
 //! whose rows are keys (or head dims of V) and whose columns are query rows. K and Q are read from shared memory as they
 //! lie in global memory, and so is V of 16 bits, where that of e4m3 goes through registers; weights go through shared
-//! memory. Two warpgroups take every second
-//! tile of a unit's KV and are merged at its end. Of a third, one thread copies tiles ahead, and the other warps copy the
-//! queries, and note down what a unit's end needs.
+//! memory. Two warpgroups take every second tile of a unit's KV and are merged at its end. Of a third, one thread copies
+//! tiles ahead, and the other warps copy the queries, and note down what a unit's end needs.
 //!
 //! Each launch fetches its code anew, and one of these takes 20 us: what runs once a unit is short, or runs beside.
 //!

@@ -68,20 +68,11 @@ macro_rules! one_product {
             $($operands)*)
     };
 }
-/// The same of two products.
+/// The same of two products: the second one's elements come behind.
 #[rustfmt::skip]
 macro_rules! two_products {
     ($($text:expr),+; $class:ident $x:ident; $($operands:tt)*) => {
-        asm!($($text,)+
-            $class(reg32) $x[0][0], $class(reg32) $x[0][1], $class(reg32) $x[0][2], $class(reg32) $x[0][3],
-            $class(reg32) $x[0][4], $class(reg32) $x[0][5], $class(reg32) $x[0][6], $class(reg32) $x[0][7],
-            $class(reg32) $x[0][8], $class(reg32) $x[0][9], $class(reg32) $x[0][10], $class(reg32) $x[0][11],
-            $class(reg32) $x[0][12], $class(reg32) $x[0][13], $class(reg32) $x[0][14], $class(reg32) $x[0][15],
-            $class(reg32) $x[0][16], $class(reg32) $x[0][17], $class(reg32) $x[0][18], $class(reg32) $x[0][19],
-            $class(reg32) $x[0][20], $class(reg32) $x[0][21], $class(reg32) $x[0][22], $class(reg32) $x[0][23],
-            $class(reg32) $x[0][24], $class(reg32) $x[0][25], $class(reg32) $x[0][26], $class(reg32) $x[0][27],
-            $class(reg32) $x[0][28], $class(reg32) $x[0][29], $class(reg32) $x[0][30], $class(reg32) $x[0][31],
-            $class(reg32) $x[0][32], $class(reg32) $x[0][33], $class(reg32) $x[0][34], $class(reg32) $x[0][35],
+        one_product!($($text),+; $class $x;
             $class(reg32) $x[1][0], $class(reg32) $x[1][1], $class(reg32) $x[1][2], $class(reg32) $x[1][3],
             $class(reg32) $x[1][4], $class(reg32) $x[1][5], $class(reg32) $x[1][6], $class(reg32) $x[1][7],
             $class(reg32) $x[1][8], $class(reg32) $x[1][9], $class(reg32) $x[1][10], $class(reg32) $x[1][11],
